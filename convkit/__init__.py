@@ -1,0 +1,44 @@
+"""2-D convolutions and their gradients for plain arrays, without a deep-learning framework."""
+
+from ._errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    ConvkitError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+    WorkspaceError,
+)
+from ._calls import PerformanceWarning
+from ._explain import Explanation, explain
+from ._geometry import ConvGeometry, conv2d_output_shape
+from ._info import clear_caches, cpu_info, show_versions
+from ._ops import conv2d, conv2d_backprop_filter, conv2d_backprop_input
+from ._options import options, set_options
+from ._version import __version__
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BackendError",
+    "ConvGeometry",
+    "ConvkitError",
+    "DTypeError",
+    "Explanation",
+    "PerformanceWarning",
+    "ShapeError",
+    "UnsupportedError",
+    "WorkspaceError",
+    "__version__",
+    "clear_caches",
+    "conv2d",
+    "conv2d_backprop_filter",
+    "conv2d_backprop_input",
+    "conv2d_output_shape",
+    "cpu_info",
+    "explain",
+    "options",
+    "set_options",
+    "show_versions",
+]

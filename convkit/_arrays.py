@@ -1,0 +1,244 @@
+"""Arrays at the door: what is accepted, under which dtype rules, and how an `out` must lie in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
+INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+# DLPack's device codes for memory that the CPU reads: kDLCPU and kDLCUDAHost (pinned host memory).
+_DLPACK_CPU_DEVICES = (1, 3)
+# Python's own numbers carry no width: a nested list takes the dtype of the array it meets.
+_WEAK_DTYPES = ("float64", "int64", "bool")
+
+
+# What a plan may know of an array: shape, strides in bytes, dtype, whether elements lie at multiples of their alignment.
+Form = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any], bool]
+
+
+def form_of(array: npt.NDArray[Any]) -> Form:
+    """Return how an array lies in memory."""
+    return array.shape, array.strides, array.dtype, array.flags.aligned
+
+
+def fresh_form(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Form:
+    """Return the form of a new C-contiguous array."""
+    strides, step = [], dtype.itemsize
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return shape, tuple(reversed(strides)), dtype, True
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One array of a problem, its axes in the order N, H, W, C or H, W, I, O; strides in bytes."""
+
+    role: str
+    dtype: str
+    native: bool
+    aligned: bool
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @classmethod
+    def of(cls, role: str, form: Form, axes: tuple[int, ...]) -> Operand:
+        """Describe an array seen through a transposition."""
+        shape, strides, dtype, aligned = form
+        return cls(
+            role,
+            dtype.name,
+            dtype.isnative,
+            aligned,
+            tuple(shape[axis] for axis in axes),
+            tuple(strides[axis] for axis in axes),
+            dtype.itemsize,
+        )
+
+
+def type_name(value: Any) -> str:
+    """Return the qualified name of a value's type, without ``builtins``."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_cuda(value: Any) -> bool:
+    """Tell whether ``value`` is a CuPy array (or another that lives on a GPU)."""
+    return hasattr(type(value), "__cuda_array_interface__")
+
+
+def as_array(op: str, role: str, value: Any) -> tuple[npt.NDArray[Any], bool]:
+    """Return ``value`` as a plain ndarray without copying, and whether its dtype is only Python's default.
+
+    Raises
+    ------
+    ArgumentTypeError, DTypeError, UnsupportedError
+        For masked arrays, arrays on a GPU, and whatever NumPy cannot read as an array.
+    """
+    if type(value) is np.ndarray:
+        return value, False
+    try:
+        return _convert(op, role, value)
+    except (ArgumentTypeError, UnsupportedError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise ArgumentTypeError(
+            f"{op}: {role} is of type {type_name(value)}, which cannot be read as an array ({reason})"
+        ) from error
+
+
+def _convert(op: str, role: str, value: Any) -> tuple[npt.NDArray[Any], bool]:
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError(
+            f"{op}: {role} is a masked array, whose mask a convolution cannot respect; "
+            "pass the data with the masked values filled in, e.g. array.filled(0)"
+        )
+    if isinstance(value, np.ndarray):
+        return np.asarray(value), False
+    if is_cuda(value):
+        raise UnsupportedError(
+            f"{op}: {role} is of type {type_name(value)}, an array on a GPU, but this version of convkit has no GPU "
+            "backend; copy it to the CPU first, e.g. cupy.asnumpy(array)"
+        )
+    if value is None or isinstance(value, (str, bytes, dict, set, frozenset)):
+        raise ArgumentTypeError(f"{op}: {role} is of type {type_name(value)}, but must be an array")
+    if hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__"):
+        device = value.__dlpack_device__()
+        if device[0] not in _DLPACK_CPU_DEVICES:
+            raise UnsupportedError(
+                f"{op}: {role} is of type {type_name(value)} on DLPack device {tuple(device)}, but only CPU memory "
+                f"(device types {_DLPACK_CPU_DEVICES}) can be read"
+            )
+        if not hasattr(type(value), "__array__"):
+            return np.from_dlpack(value), False
+    array = np.asarray(value)
+    weak = isinstance(value, (list, tuple, int, float)) and array.dtype.name in _WEAK_DTYPES
+    return array, weak
+
+
+def settle_weak(arrays: list[tuple[npt.NDArray[Any], bool]]) -> list[npt.NDArray[Any]]:
+    """Give nested lists the dtype of the floating-point arrays beside them, else float64, as NumPy 2 treats scalars."""
+    if not any(weak for _, weak in arrays):
+        return [array for array, _ in arrays]
+    strong = [array.dtype for array, weak in arrays if not weak and array.dtype.name in FLOATS]
+    dtype = strong[0].newbyteorder("=") if strong else np.dtype(np.float64)
+    return [array.astype(dtype) if weak else array for array, weak in arrays]
+
+
+def check_dtypes(op: str, image: tuple[str, np.dtype[Any]] | None, others: list[tuple[str, np.dtype[Any]]]) -> str:
+    """Return the name of the floating-point dtype that a call computes with.
+
+    ``image`` may be of an integer dtype, where the cast to the others' dtype is safe; ``others`` must all be of one
+    floating-point dtype.
+    """
+    for role, dtype in [*([image] if image else []), *others]:
+        if dtype.name not in FLOATS and dtype.name not in INTEGERS:
+            raise DTypeError(
+                f"{op}: {role} has dtype {dtype!s:.80}, but must be one of {', '.join(FLOATS)}"
+                + (", or an integer dtype that casts to the filter's safely" if image and role == image[0] else "")
+            )
+    role, float_dtype = others[0]
+    if float_dtype.name not in FLOATS:
+        what = f" and {image[0]} {image[1].name}" if image else ""
+        raise DTypeError(
+            f"{op}: {role} has dtype {float_dtype.name}{what}, but convolutions of integers with integers are not "
+            f"supported yet; cast {role} to a floating-point dtype, e.g. {role}.astype('float32')"
+        )
+    for other_role, dtype in others[1:]:
+        if dtype.name != float_dtype.name:
+            raise DTypeError(_mixed(op, other_role, dtype, role, float_dtype))
+    if image and image[1].name != float_dtype.name:
+        if image[1].name in FLOATS:
+            raise DTypeError(_mixed(op, image[0], image[1], role, float_dtype))
+        if not np.can_cast(image[1], float_dtype, "safe"):
+            raise DTypeError(
+                f"{op}: {image[0]} has dtype {image[1].name}, which does not cast safely to {role}'s dtype "
+                f"{float_dtype.name}; cast one of them first, e.g. {image[0]}.astype('{float_dtype.name}')"
+            )
+    return float_dtype.name
+
+
+def _mixed(op: str, role: str, dtype: np.dtype[Any], other_role: str, other: np.dtype[Any]) -> str:
+    return (
+        f"{op}: {role} has dtype {dtype.name}, but {other_role} has dtype {other.name}; both must be the same, "
+        f"so cast one, e.g. {role}.astype('{other.name}')"
+    )
+
+
+def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the result."""
+    if value is None:
+        return computed
+    try:
+        dtype = np.dtype(value)
+    except Exception:
+        raise DTypeError(f"{op}: out_dtype is {value!r:.60}, which is no dtype") from None
+    allowed = {computed.name} | ({"float32"} if computed.name in HALVES else set())
+    if dtype.name not in allowed or not dtype.isnative:
+        raise DTypeError(
+            f"{op}: out_dtype is {dtype!s:.60}, but with inputs of dtype {computed.name} it must be "
+            f"{' or '.join(sorted(allowed))}"
+        )
+    return dtype
+
+
+def as_out(op: str, out: Any) -> npt.NDArray[Any]:
+    """Return ``out`` if it is an array that can be written to at all."""
+    if is_cuda(out):
+        raise UnsupportedError(f"{op}: out is of type {type_name(out)}, an array on a GPU, but the inputs are on the CPU")
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, but must be a numpy.ndarray")
+    if not out.flags.writeable:
+        raise ArgumentError(f"{op}: out is read-only, but must be writeable")
+    return out
+
+
+def check_out_form(op: str, out: Form, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise unless ``out`` has the result's shape and dtype, and no two elements at one place."""
+    out_shape, strides, out_dtype, _ = out
+    if out_shape != shape:
+        raise ShapeError(f"{op}: out has shape {out_shape}, but the result has shape {shape}")
+    if out_dtype.name != dtype.name:
+        raise DTypeError(f"{op}: out has dtype {out_dtype!s:.60}, but the result has dtype {dtype.name}")
+    if 0 not in shape and _overlaps_itself(out_shape, strides, dtype.itemsize):
+        raise ArgumentError(
+            f"{op}: out has shape {out_shape} and strides {strides}, so that several of its elements share memory"
+        )
+
+
+def check_overlap(op: str, out: npt.NDArray[Any], inputs: tuple[tuple[str, npt.NDArray[Any]], ...]) -> None:
+    """Raise if ``out`` has a byte in common with an input."""
+    for role, array in inputs:
+        if shares_memory(out, array):
+            raise ArgumentError(f"{op}: out shares memory with {role}, but must not overlap any input")
+
+
+def _overlaps_itself(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Tell whether two elements may share memory; exact for arrays made by slicing and transposing."""
+    reach = itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def shares_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Tell whether two arrays have a byte in common; where that is too hard to decide, say that they have."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))
+    except Exception:  # NumPy raises its TooHardError where the bounded search does not end.
+        return True

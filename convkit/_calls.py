@@ -1,0 +1,302 @@
+"""From arguments to a result: check, choose and plan a call once, then run it as often as it comes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._arrays import (
+    Form,
+    Operand,
+    as_array,
+    as_out,
+    check_dtypes,
+    check_out_dtype,
+    check_out_form,
+    check_overlap,
+    form_of,
+    fresh_form,
+    settle_weak,
+)
+from ._cpu.families import TABLE
+from ._cpu.machine import available_memory, this_machine
+from ._cpu.threads import resolve
+from ._errors import ArgumentError, ArgumentTypeError, UnsupportedError, WorkspaceError
+from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry
+from ._options import Options, current
+from ._registry import FAMILIES, Choice, Plan, Problem, choose
+
+logger = logging.getLogger("convkit")
+logger.addHandler(logging.NullHandler())
+
+Array = npt.NDArray[Any]
+
+# Results below this size are allocated without asking how much memory there is, which takes some microseconds.
+LARGE_BYTES = 16 * 2**20
+
+
+class PerformanceWarning(UserWarning):
+    """A call is served, but by a slow implementation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Which operand of an operation is an array, which a shape, and what the result is."""
+
+    arrays: tuple[str, ...]
+    shape_argument: str | None
+    image: str | None
+    result: str
+
+
+# The first array may be an integer image where `image` names it; the dtype is that of the last array.
+SIGNATURES = {
+    "conv2d": Signature(("input", "filter"), None, "input", "output"),
+    "conv2d_backprop_filter": Signature(("input", "out_backprop"), "filter_shape", "input", "filter"),
+    "conv2d_backprop_input": Signature(("filter", "out_backprop"), "input_shape", None, "input"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The keyword arguments that shape a call, as given."""
+
+    strides: Any
+    padding: Any
+    dilations: Any
+    groups: Any
+    data_format: Any
+    filter_format: Any
+    out_dtype: Any
+    algorithm: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Everything about a call but its values: checked, chosen and planned."""
+
+    geometry: ConvGeometry
+    problem: Problem
+    choice: Choice
+    plan: Plan
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[tuple[int, ...], ...]
+    out_axes: tuple[int, ...]
+    nothing_to_sum: bool
+
+
+def _axes(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
+    if role == "filter":
+        return FILTER_AXES[geometry.filter_format]
+    return DATA_AXES[geometry.data_format]
+
+
+def _check_algorithm(op: str, algorithm: Any) -> str:
+    if not isinstance(algorithm, str):
+        raise ArgumentTypeError(f"{op}: algorithm is of type {type(algorithm).__name__}, but must be a string")
+    if algorithm != "auto" and algorithm not in FAMILIES:
+        known = ", ".join(map(repr, FAMILIES))
+        raise ArgumentError(f"{op}: algorithm is {algorithm!r:.60}, but must be 'auto' or one of {known}")
+    return algorithm
+
+
+def prepare(
+    op: str,
+    forms: tuple[Form, ...],
+    shape_argument: Any,
+    settings: Settings,
+    out: Form | None,
+    accumulate: bool,
+    workspace_limit: int,
+    precision: str,
+) -> Call:
+    """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
+    signature = SIGNATURES[op]
+    algorithm = _check_algorithm(op, settings.algorithm)
+    shapes = {role: form[0] for role, form in zip(signature.arrays, forms, strict=True)}
+    geometry = make_geometry(
+        op,
+        shapes.get("input", shape_argument),
+        shapes.get("filter", shape_argument),
+        shapes.get("out_backprop"),
+        strides=settings.strides,
+        padding=settings.padding,
+        dilations=settings.dilations,
+        groups=settings.groups,
+        data_format=settings.data_format,
+        filter_format=settings.filter_format,
+    )
+    dtypes = [(role, form[2]) for role, form in zip(signature.arrays, forms, strict=True)]
+    image = dtypes.pop(0) if signature.image else None
+    dtype = check_dtypes(op, image, dtypes)
+    if geometry.data_format not in DATA_AXES:
+        raise UnsupportedError(
+            f"{op}: data_format is {geometry.data_format!r}, which holds int8 arrays only, but the arrays are {dtype}"
+        )
+    out_dtype = check_out_dtype(op, settings.out_dtype, dtypes[0][1].newbyteorder("="))
+    shape = {
+        "output": geometry.output_shape,
+        "filter": geometry.filter_shape,
+        "input": geometry.input_shape,
+    }[signature.result]
+    if out is not None:
+        check_out_form(op, out, shape, out_dtype)
+    axes = tuple(_axes(role, geometry) for role in signature.arrays)
+    out_axes = _axes(signature.result, geometry)
+    problem = Problem(
+        geometry=geometry,
+        dtype=dtype,
+        operands=tuple(
+            Operand.of(role, form, order) for role, form, order in zip(signature.arrays, forms, axes, strict=True)
+        ),
+        out=Operand.of("out", out or fresh_form(shape, out_dtype), out_axes),
+        accumulate=accumulate,
+        workspace_limit=workspace_limit,
+        precision=precision,
+    )
+    machine = this_machine()
+    choice = choose(TABLE, problem, machine, algorithm)
+    if choice.by_default and choice.chosen.family == "reference":
+        reasons = "; ".join(f"{name}: {why}" for name, why in choice.candidates if why)
+        warnings.warn(
+            f"{op}: only the slow reference implementation can serve this call ({reasons})",
+            PerformanceWarning,
+            stacklevel=4,
+        )
+    logger.debug("%s: %s serves %s", op, choice.chosen.name, geometry)
+    summed = math.prod(geometry.filter_size) * geometry.group_in if op == "conv2d" else geometry.out_channels
+    if op == "conv2d_backprop_filter":
+        summed = geometry.batch * math.prod(geometry.out_size)
+    return Call(
+        geometry=geometry,
+        problem=problem,
+        choice=choice,
+        plan=choice.chosen.plan(problem, machine),
+        shape=shape,
+        dtype=out_dtype,
+        axes=axes,
+        out_axes=out_axes,
+        nothing_to_sum=summed == 0 or any(0 in form[0] for form in forms),
+    )
+
+
+_prepared = lru_cache(maxsize=1024)(prepare)
+
+
+class _NotPlain(Exception):
+    """A value that cannot be part of a cache key."""
+
+
+def _plain(value: Any, depth: int = 2) -> Any:
+    """Return a value as a hashable that equals no value of another type (1, True and 1.0 are equal in Python)."""
+    kind = type(value)
+    if kind is int or kind is str or value is None:
+        return value
+    if depth and (kind is tuple or kind is list) and len(value) <= 8:
+        return tuple([_plain(item, depth - 1) for item in value])
+    raise _NotPlain
+
+
+def prepare_cached(
+    op: str,
+    forms: tuple[Form, ...],
+    shape_argument: Any,
+    settings: Settings,
+    out: Form | None,
+    accumulate: bool,
+    options: Options,
+) -> Call:
+    """Return the prepared call, from the cache where the same one came before."""
+    rest = (out, accumulate, options.workspace_limit, options.precision)
+    try:
+        plain = Settings(
+            strides=_plain(settings.strides),
+            padding=_plain(settings.padding),
+            dilations=_plain(settings.dilations),
+            groups=_plain(settings.groups),
+            data_format=_plain(settings.data_format),
+            filter_format=_plain(settings.filter_format),
+            out_dtype=_plain_dtype(settings.out_dtype),
+            algorithm=_plain(settings.algorithm),
+        )
+        return _prepared(op, forms, _plain(shape_argument), plain, *rest)
+    except _NotPlain:
+        return prepare(op, forms, shape_argument, settings, *rest)
+
+
+def _plain_dtype(value: Any) -> Any:
+    return value if isinstance(value, (np.dtype, type)) else _plain(value)
+
+
+def clear_prepared() -> None:
+    """Forget every cached call."""
+    _prepared.cache_clear()
+
+
+def execute(
+    op: str,
+    values: tuple[Any, ...],
+    shape_argument: Any,
+    settings: Settings,
+    out: Any,
+    num_threads: Any,
+    accumulate: Any = False,
+) -> Array:
+    """Carry out one call of an operation; the public functions of `_ops` are thin over this."""
+    signature = SIGNATURES[op]
+    pairs = [as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)]
+    arrays = settle_weak(pairs)
+    if not isinstance(accumulate, bool):
+        raise ArgumentTypeError(f"{op}: accumulate is of type {type(accumulate).__name__}, but must be True or False")
+    if out is not None:
+        as_out(op, out)
+    elif accumulate:
+        raise ArgumentError(f"{op}: accumulate=True adds to out, but out is None")
+    options = current()
+    threads = resolve(op, num_threads, options)
+    call = prepare_cached(
+        op,
+        tuple([form_of(array) for array in arrays]),
+        shape_argument,
+        settings,
+        None if out is None else form_of(out),
+        accumulate,
+        options,
+    )
+    if out is None:
+        out = allocate(op, call.shape, call.dtype)
+    else:
+        check_overlap(op, out, tuple(zip(signature.arrays, arrays, strict=True)))
+    if out.size == 0:
+        return out
+    if call.nothing_to_sum:
+        if not accumulate:
+            out[...] = 0
+        return out
+    views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
+    call.plan.run(views, out.transpose(call.out_axes), threads)
+    return out
+
+
+def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return a new array, or raise WorkspaceError if the memory there is cannot hold it."""
+    need = math.prod(shape) * dtype.itemsize
+    if need > LARGE_BYTES:
+        free = available_memory()
+        if free is not None and need > free:
+            raise WorkspaceError(
+                f"{op}: the result has shape {shape} and dtype {dtype.name} and takes {need} bytes, but only {free} "
+                "bytes of memory are available"
+            )
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        raise WorkspaceError(f"{op}: the result's {need} bytes, shape {shape}, cannot be allocated") from None

@@ -1,0 +1,238 @@
+#include "convert.h"
+
+#include <string.h>
+
+/* Elements may lie at any address: memcpy compiles to plain unaligned loads and stores. */
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline double double_of_bits(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t bits_of_double(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* The half's exponent and fraction, moved to where a float has them, are a float 2^112 times too small; the product is
+ * exact, subnormal halves included.  Infinities and NaNs get the float's largest exponent. */
+static inline float float_of_half(uint16_t half)
+{
+    uint32_t magnitude = half & 0x7fffu;
+    uint32_t bits = bits_of_float(float_of_bits(magnitude << 13) * 0x1p112f);
+    bits |= magnitude >= 0x7c00u ? 0x7f800000u : 0u;
+    return float_of_bits(bits | (uint32_t)(half & 0x8000u) << 16);
+}
+
+/* Rounds half to even. */
+static inline uint16_t half_of_float(float value)
+{
+    uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000u;
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (bits >> 13 & 0x3ffu));
+    if (bits >= 0x477ff000u) /* 65520, halfway from the largest half to the next power of two */
+        return (uint16_t)(sign | 0x7c00u);
+    if (bits < 0x38800000u) /* below the least normal half: 0.5f has the half's least unit as its own */
+        return (uint16_t)(sign | (bits_of_float(float_of_bits(bits) + 0.5f) - 0x3f000000u));
+    return (uint16_t)(sign | (bits + 0xfffu + (bits >> 13 & 1u) - 0x38000000u) >> 13);
+}
+
+static inline float float_of_bfloat(uint16_t value) { return float_of_bits((uint32_t)value << 16); }
+
+static inline uint16_t bfloat_of_float(float value)
+{
+    uint32_t bits = bits_of_float(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+#define SAME(v) (v)
+#define SIGNED8(v) ((int8_t)(v))
+#define SIGNED16(v) ((int16_t)(v))
+#define SIGNED32(v) ((int32_t)(v))
+#define SIGNED64(v) ((int64_t)(v))
+#define TRUTH(v) ((v) != 0)
+
+/* RAW is the unsigned integer of the element's width, ORDER brings its bytes into native order, DECODE gives the value. */
+#define LOADER(NAME, RAW, ORDER, DECODE, OUT)                                                                          \
+    static void NAME(void *to, int64_t to_step, const char *from, int64_t from_step, int64_t n)                        \
+    {                                                                                                                  \
+        OUT *restrict out = to;                                                                                        \
+        if (to_step == 1 && from_step == (int64_t)sizeof(RAW)) {                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                RAW raw;                                                                                               \
+                memcpy(&raw, from + i * (int64_t)sizeof raw, sizeof raw);                                              \
+                out[i] = (OUT)DECODE(ORDER(raw));                                                                      \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                RAW raw;                                                                                               \
+                memcpy(&raw, from + i * from_step, sizeof raw);                                                        \
+                out[i * to_step] = (OUT)DECODE(ORDER(raw));                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+#define STORER(NAME, RAW, ORDER, DECODE, ENCODE, IN)                                                                   \
+    static void NAME(char *to, int64_t to_step, const void *from, int64_t from_step, int64_t n, bool add)              \
+    {                                                                                                                  \
+        const IN *in = from;                                                                                           \
+        RAW raw;                                                                                                       \
+        if (add) {                                                                                                     \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                memcpy(&raw, to + i * to_step, sizeof raw);                                                            \
+                raw = ORDER(ENCODE((IN)(DECODE(ORDER(raw)) + in[i * from_step])));                                     \
+                memcpy(to + i * to_step, &raw, sizeof raw);                                                            \
+            }                                                                                                          \
+        } else if (from_step == 1 && to_step == (int64_t)sizeof raw) {                                                 \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                raw = ORDER(ENCODE(in[i]));                                                                            \
+                memcpy(to + i * (int64_t)sizeof raw, &raw, sizeof raw);                                                \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                raw = ORDER(ENCODE(in[i * from_step]));                                                                \
+                memcpy(to + i * to_step, &raw, sizeof raw);                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+#define LOADERS(NAME, RAW, SWAP, DECODE, OUT)                                                                          \
+    LOADER(load_##NAME, RAW, SAME, DECODE, OUT)                                                                        \
+    LOADER(load_swapped_##NAME, RAW, SWAP, DECODE, OUT)
+
+LOADERS(f32, uint32_t, __builtin_bswap32, float_of_bits, float)
+LOADERS(f16, uint16_t, __builtin_bswap16, float_of_half, float)
+LOADER(load_bf16, uint16_t, SAME, float_of_bfloat, float)
+LOADER(load_bool_f32, uint8_t, SAME, TRUTH, float)
+LOADER(load_i8_f32, uint8_t, SAME, SIGNED8, float)
+LOADER(load_u8_f32, uint8_t, SAME, SAME, float)
+LOADERS(i16_f32, uint16_t, __builtin_bswap16, SIGNED16, float)
+LOADERS(u16_f32, uint16_t, __builtin_bswap16, SAME, float)
+LOADERS(f64, uint64_t, __builtin_bswap64, double_of_bits, double)
+LOADER(load_bool_f64, uint8_t, SAME, TRUTH, double)
+LOADER(load_i8_f64, uint8_t, SAME, SIGNED8, double)
+LOADER(load_u8_f64, uint8_t, SAME, SAME, double)
+LOADERS(i16_f64, uint16_t, __builtin_bswap16, SIGNED16, double)
+LOADERS(u16_f64, uint16_t, __builtin_bswap16, SAME, double)
+LOADERS(i32_f64, uint32_t, __builtin_bswap32, SIGNED32, double)
+LOADERS(u32_f64, uint32_t, __builtin_bswap32, SAME, double)
+LOADERS(i64_f64, uint64_t, __builtin_bswap64, SIGNED64, double)
+LOADERS(u64_f64, uint64_t, __builtin_bswap64, SAME, double)
+
+STORER(store_f32, uint32_t, SAME, float_of_bits, bits_of_float, float)
+STORER(store_swapped_f32, uint32_t, __builtin_bswap32, float_of_bits, bits_of_float, float)
+STORER(store_f16, uint16_t, SAME, float_of_half, half_of_float, float)
+STORER(store_swapped_f16, uint16_t, __builtin_bswap16, float_of_half, half_of_float, float)
+STORER(store_bf16, uint16_t, SAME, float_of_bfloat, bfloat_of_float, float)
+STORER(store_f64, uint64_t, SAME, double_of_bits, bits_of_double, double)
+STORER(store_swapped_f64, uint64_t, __builtin_bswap64, double_of_bits, bits_of_double, double)
+
+/* [arithmetic is double][swapped][dtype] */
+static const ck_load_fn LOAD[2][2][CK_TYPES] = {
+    {
+        {[CK_F32] = load_f32,
+         [CK_F16] = load_f16,
+         [CK_BF16] = load_bf16,
+         [CK_BOOL] = load_bool_f32,
+         [CK_I8] = load_i8_f32,
+         [CK_U8] = load_u8_f32,
+         [CK_I16] = load_i16_f32,
+         [CK_U16] = load_u16_f32},
+        {[CK_F32] = load_swapped_f32,
+         [CK_F16] = load_swapped_f16,
+         [CK_I16] = load_swapped_i16_f32,
+         [CK_U16] = load_swapped_u16_f32},
+    },
+    {
+        {[CK_F64] = load_f64,
+         [CK_BOOL] = load_bool_f64,
+         [CK_I8] = load_i8_f64,
+         [CK_U8] = load_u8_f64,
+         [CK_I16] = load_i16_f64,
+         [CK_U16] = load_u16_f64,
+         [CK_I32] = load_i32_f64,
+         [CK_U32] = load_u32_f64,
+         [CK_I64] = load_i64_f64,
+         [CK_U64] = load_u64_f64},
+        {[CK_F64] = load_swapped_f64,
+         [CK_I16] = load_swapped_i16_f64,
+         [CK_U16] = load_swapped_u16_f64,
+         [CK_I32] = load_swapped_i32_f64,
+         [CK_U32] = load_swapped_u32_f64,
+         [CK_I64] = load_swapped_i64_f64,
+         [CK_U64] = load_swapped_u64_f64},
+    },
+};
+
+static const ck_store_fn STORE[2][2][CK_TYPES] = {
+    {{[CK_F32] = store_f32, [CK_F16] = store_f16, [CK_BF16] = store_bf16},
+     {[CK_F32] = store_swapped_f32, [CK_F16] = store_swapped_f16}},
+    {{[CK_F64] = store_f64}, {[CK_F64] = store_swapped_f64}},
+};
+
+ck_load_fn ck_loader(const ck_array *array, ck_type arithmetic)
+{
+    return LOAD[arithmetic == CK_F64][array->swapped][array->type];
+}
+
+ck_store_fn ck_storer(const ck_array *array, ck_type arithmetic)
+{
+    return STORE[arithmetic == CK_F64][array->swapped][array->type];
+}
+
+/* A transposition runs along the array's dense dimension in pieces of this length, so that the lines it touches on the
+ * other side stay in the first-level cache from one piece to the next. */
+enum { PIECE = 64 };
+
+static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
+
+void ck_load_block(ck_load_fn load, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
+                   int64_t f1, int64_t n0, int64_t n1)
+{
+    if (n1 == 1 || (distance(f1) > distance(f0) && n0 > 1)) { /* let dimension 1 be the array's denser one */
+        int64_t swap = t0;
+        t0 = t1, t1 = swap;
+        swap = f0, f0 = f1, f1 = swap;
+        swap = n0, n0 = n1, n1 = swap;
+    }
+    int64_t piece = t1 == 1 ? n1 : PIECE;
+    for (int64_t start = 0; start < n1; start += piece)
+        for (int64_t i = 0; i < n0; i++)
+            load(to + (i * t0 + start * t1) * size, t1, from + i * f0 + start * f1, f1, ck_min(piece, n1 - start));
+}
+
+void ck_store_block(ck_store_fn store, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
+                    int64_t f1, int64_t n0, int64_t n1, bool add)
+{
+    if (n1 == 1 || (distance(t1) > distance(t0) && n0 > 1)) {
+        int64_t swap = t0;
+        t0 = t1, t1 = swap;
+        swap = f0, f0 = f1, f1 = swap;
+        swap = n0, n0 = n1, n1 = swap;
+    }
+    int64_t piece = f1 == 1 ? n1 : PIECE;
+    for (int64_t start = 0; start < n1; start += piece)
+        for (int64_t i = 0; i < n0; i++)
+            store(to + i * t0 + start * t1, t1, from + (i * f0 + start * f1) * size, f1, ck_min(piece, n1 - start), add);
+}

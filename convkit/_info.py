@@ -1,0 +1,67 @@
+"""What convkit found on this machine, and what it keeps."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import threadpoolctl
+
+from ._calls import clear_prepared
+from ._cpu import machine, threads
+from ._options import current
+from ._version import __version__
+
+_COMPANIONS = ("numpy", "threadpoolctl", "ml_dtypes", "cupy")
+
+
+def cpu_info() -> dict[str, Any]:
+    """Return what convkit knows of the CPU.
+
+    Returns
+    -------
+    dict
+        ``model``: the processor's name; ``isa``: the instruction-set levels that are usable, lowest first; ``caches``:
+        (level, type, bytes, CPUs that share it) of each; ``llc_bytes``, ``llc_cores``, ``l2_bytes``: the sizes
+        that shards are cut by, from sysfs or documented defaults; ``affinity``: CPUs the process may run on;
+        ``cgroup_cpus``: the container's quota or None; ``num_threads``: threads that a call without settings uses;
+        ``available_memory``: bytes that can still be had, or None where nothing tells.
+    """
+    found = machine.this_machine()
+    return {
+        "model": machine.model_name(),
+        "isa": ("generic",),
+        "caches": machine.caches(),
+        "llc_bytes": found.llc_bytes,
+        "llc_cores": found.llc_cores,
+        "l2_bytes": found.l2_bytes,
+        "affinity": machine.affinity(),
+        "cgroup_cpus": machine.cgroup_cpus(),
+        "num_threads": threads.resolve("cpu_info", None, current()),
+        "available_memory": machine.available_memory(),
+    }
+
+
+def show_versions() -> None:
+    """Print the versions of convkit, Python and the libraries it works with, the BLAS in use and the CPU."""
+    lines = [("convkit", __version__), ("python", sys.version.split()[0]), ("platform", platform.platform())]
+    for name in _COMPANIONS:
+        try:
+            lines.append((name, version(name)))
+        except PackageNotFoundError:
+            lines.append((name, "not installed"))
+    for library in threadpoolctl.threadpool_info():
+        if library["user_api"] == "blas":
+            lines.append(("blas", f"{library['internal_api']} {library['version']} ({library['filepath']})"))
+    lines += [(f"cpu {key}", str(value)) for key, value in cpu_info().items()]
+    width = max(len(key) for key, _ in lines)
+    print("\n".join(f"{key:<{width}}  {value}" for key, value in lines))
+
+
+def clear_caches() -> None:
+    """Forget cached plans, free retained scratch memory, and read environment and machine again at the next call."""
+    clear_prepared()
+    threads.forget()
+    machine.this_machine.cache_clear()

@@ -1,0 +1,200 @@
+"""Settings: for one context (`options`), for the process (`set_options`), from the environment.
+
+The first that is set wins, in that order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ._errors import ArgumentError, ArgumentTypeError
+
+MAX_THREADS = 1024
+DEFAULT_WORKSPACE_LIMIT = 64 * 2**20
+PRECISIONS = ("high", "default", "fast")
+
+
+def check_threads(op: str, argument: str, value: Any) -> int:
+    """Return ``value`` as a number of threads, or raise."""
+    return _check_int(op, argument, value, 1, MAX_THREADS)
+
+
+def _check_int(op: str, argument: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = value.__index__()
+    except Exception:
+        number = None
+    if isinstance(value, bool) or not isinstance(number, int):
+        raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be an integer")
+    if not low <= number <= high:
+        raise ArgumentError(f"{op}: {argument} is {number!r:.40}, but must be between {low} and {high}")
+    return number
+
+
+def _check_bytes(op: str, argument: str, value: Any) -> int:
+    return _check_int(op, argument, value, 0, 2**63 - 1)
+
+
+def _check_flag(op: str, argument: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be True or False")
+    return value
+
+
+def _check_precision(op: str, argument: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be a string")
+    if value not in PRECISIONS:
+        raise ArgumentError(f"{op}: {argument} is {value!r:.40}, but must be one of {', '.join(map(repr, PRECISIONS))}")
+    return value
+
+
+def _parse_int(text: str) -> Any:
+    return int(text)
+
+
+def _parse_flag(text: str) -> Any:
+    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.strip().lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings in force, all merged."""
+
+    num_threads: int | None = None
+    workspace_limit: int = DEFAULT_WORKSPACE_LIMIT
+    precision: str = "default"
+    deterministic: bool = False
+    autotune: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    check: Callable[[str, str, Any], Any]
+    parse: Callable[[str], Any]
+
+
+_RULES: Mapping[str, _Rule] = {
+    "num_threads": _Rule(check_threads, _parse_int),
+    "workspace_limit": _Rule(_check_bytes, _parse_int),
+    "precision": _Rule(_check_precision, str),
+    "deterministic": _Rule(_check_flag, _parse_flag),
+    "autotune": _Rule(_check_flag, _parse_flag),
+}
+
+
+def read_environment(name: str, rule_name: str) -> Any:
+    """Return the checked value of environment variable ``name``, or None where it is unset or empty."""
+    text = os.environ.get(name, "")
+    if not text.strip():
+        return None
+    rule = _RULES[rule_name]
+    try:
+        value = rule.parse(text)
+    except (ValueError, KeyError):
+        raise ArgumentError(f"convkit: environment variable {name} is {text!r:.60}, which cannot be read") from None
+    return rule.check("convkit", f"environment variable {name}", value)
+
+
+class _Scope:
+    """The settings made explicitly in one context, and what they give when merged with the process's."""
+
+    __slots__ = ("explicit", "merged", "process_version")
+
+    def __init__(self, explicit: dict[str, Any]) -> None:
+        self.explicit = explicit
+        self.process_version = -1
+        self.merged = Options()
+
+
+_process: dict[str, Any] = {}
+_process_version = 0
+_ROOT = _Scope({})
+_scope: ContextVar[_Scope] = ContextVar("convkit_options", default=_ROOT)
+
+
+def _merge(explicit: dict[str, Any]) -> Options:
+    environment = {}
+    for name in _RULES:
+        if name not in explicit and name not in _process:
+            value = read_environment(f"CONVKIT_{name.upper()}", name)
+            if value is not None:
+                environment[name] = value
+    return replace(Options(), **environment, **{**_process, **explicit})
+
+
+def current() -> Options:
+    """Return the settings in force in this context."""
+    scope = _scope.get()
+    if scope.process_version != _process_version:
+        version_seen = _process_version
+        scope.merged = _merge(scope.explicit)
+        scope.process_version = version_seen
+    return scope.merged
+
+
+def _checked(op: str, settings: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(settings) - set(_RULES))
+    if unknown:
+        raise ArgumentTypeError(f"{op}: unknown option {unknown[0]!r:.60}; the options are {', '.join(_RULES)}")
+    return {name: None if value is None else _RULES[name].check(op, name, value) for name, value in settings.items()}
+
+
+@contextmanager
+def options(**settings: Any) -> Iterator[Options]:
+    """Set options for the calls made inside a ``with`` block, in this context only.
+
+    The settings live in a :class:`contextvars.ContextVar`: other threads do not see them, tasks and copied contexts do.
+
+    Parameters
+    ----------
+    num_threads : int, optional
+        Most threads that one call uses, the calling one included; 1 to 1024.
+    workspace_limit : int, optional
+        Most bytes of scratch memory that one call takes (default 64 MiB).
+    precision : {"default", "high", "fast"}, optional
+        Which fast algorithms are allowed.  Those that exist on the CPU so far all count as ``"high"``.
+    deterministic, autotune : bool, optional
+        Concern GPU libraries only; on the CPU every result is deterministic and nothing is tuned.
+
+    Yields
+    ------
+    Options
+        The settings in force inside the block.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an unknown option or an impossible value.  ``None`` leaves an option as it is outside the block.
+    """
+    explicit = {name: value for name, value in _checked("options", settings).items() if value is not None}
+    token = _scope.set(_Scope({**_scope.get().explicit, **explicit}))
+    try:
+        yield current()
+    finally:
+        _scope.reset(token)
+
+
+def set_options(**settings: Any) -> None:
+    """Set options for the whole process; ``None`` returns one to its environment variable or default.
+
+    Parameters
+    ----------
+    **settings
+        As for :func:`options`, which takes precedence where both set the same option.
+    """
+    global _process_version
+    for name, value in _checked("set_options", settings).items():
+        if value is None:
+            _process.pop(name, None)
+        else:
+            _process[name] = value
+    _process_version += 1
+
+
+OPTION_NAMES = tuple(field.name for field in fields(Options))

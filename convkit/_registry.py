@@ -1,0 +1,120 @@
+"""Which implementation serves a problem, and why the others do not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._arrays import Operand
+from ._errors import UnsupportedError, WorkspaceError
+from ._geometry import ConvGeometry
+
+# Every family that the project knows by name; those without an implementation yet are refused as such.
+FAMILIES = ("direct", "winograd", "gemm", "im2col", "fft", "reference", "cudnn")
+
+
+class NeedsWorkspace(str):
+    """An objection that a larger workspace limit would remove."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One call without its values: the operation, its sizes, and how its arrays lie in memory.
+
+    ``operands`` and ``out`` are seen in the orders N, H, W, C and H, W, I, O, whatever format they are stored in.
+    """
+
+    geometry: ConvGeometry
+    dtype: str
+    operands: tuple[Operand, ...]
+    out: Operand
+    accumulate: bool
+    workspace_limit: int
+    precision: str
+
+    @property
+    def op(self) -> str:
+        return self.geometry.op
+
+
+class Plan(ABC):
+    """How one implementation will carry out one problem; depends on nothing but the problem and the machine."""
+
+    copies: tuple[str, ...]
+
+    @abstractmethod
+    def workspace(self, threads: int) -> int:
+        """Return the most bytes of scratch memory that a run on this many threads takes."""
+
+    @abstractmethod
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        """Compute, from and into arrays that lie as the problem says."""
+
+
+class Implementation(ABC):
+    """One way to compute one operation in one dtype on one device."""
+
+    def __init__(self, device: str, family: str, op: str, dtype: str) -> None:
+        self.device = device
+        self.family = family
+        self.op = op
+        self.dtype = dtype
+
+    @property
+    def name(self) -> str:
+        """The printable name, such as ``cpu:im2col_f32``."""
+        return f"{self.device}:{self.family}_{self.dtype.replace('bfloat', 'bf').replace('float', 'f')}"
+
+    @abstractmethod
+    def objection(self, problem: Problem, machine: Any) -> str | None:
+        """Return None if this implementation can serve the problem on the machine, else a sentence saying why not."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, machine: Any) -> Plan:
+        """Return the plan; only for a problem without objection."""
+
+
+Table = dict[tuple[str, str], tuple[Implementation, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The implementation that serves, and every candidate with its objection."""
+
+    chosen: Implementation
+    candidates: tuple[tuple[str, str | None], ...]
+    by_default: bool
+
+
+def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choice:
+    """Return the first implementation without an objection, or the family asked for.
+
+    Raises
+    ------
+    UnsupportedError
+        If the family asked for does not exist here, or cannot serve the call.
+    WorkspaceError
+        If only the workspace limit stands in the way.
+    """
+    candidates = table[problem.op, problem.dtype]
+    objections = [candidate.objection(problem, machine) for candidate in candidates]
+    listed = tuple((c.name, o) for c, o in zip(candidates, objections, strict=True))
+    wanted = [
+        (c, o) for c, o in zip(candidates, objections, strict=True) if algorithm == "auto" or c.family == algorithm
+    ]
+    for candidate, objection in wanted:
+        if objection is None:
+            return Choice(candidate, listed, algorithm == "auto")
+    if not wanted:
+        here = ", ".join(repr(c.family) for c in candidates)
+        raise UnsupportedError(
+            f"{problem.op}: algorithm is {algorithm!r}, which has no implementation for {problem.dtype} arrays on the "
+            f"CPU in this version; those that have are {here}, and 'auto' chooses among them"
+        )
+    reasons = "; ".join(f"{c.name}: {o}" for c, o in wanted)
+    error = WorkspaceError if all(isinstance(o, NeedsWorkspace) for _, o in wanted) else UnsupportedError
+    raise error(f"{problem.op}: algorithm {algorithm!r} cannot serve this call ({reasons})")

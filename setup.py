@@ -1,0 +1,39 @@
+"""Builds the C kernels as static libraries, one per ISA level, and the Cython modules that call them."""
+
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+CSRC = Path("convkit/_cpu/csrc")
+HEADERS = sorted(str(path) for pattern in ("*.h", "*.inc") for path in CSRC.glob(pattern))
+# -ffp-contract=off: a multiply and an add are fused only where the source says so, on every machine alike.
+CFLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-pthread", "-Wall", "-Wextra"]
+
+
+def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]:
+    """Describe one static library for ``setup(libraries=)``, rebuilt when any header changes."""
+    paths = [str(CSRC / source) for source in sources]
+    return name, {"sources": paths, "cflags": CFLAGS + flags, "obj_deps": {"": HEADERS}}
+
+
+CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
+LIBRARIES = [library("convkit_core", CORE, [])]
+
+EXTENSIONS = [
+    Extension(
+        "convkit._cpu._engine",
+        ["convkit/_cpu/_engine.pyx"],
+        include_dirs=[str(CSRC), numpy.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        extra_compile_args=["-O2", "-pthread"],
+        extra_link_args=["-pthread"],
+        depends=HEADERS,
+    )
+]
+
+setup(
+    ext_modules=cythonize(EXTENSIONS, language_level=3),
+    libraries=LIBRARIES,
+)
