@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 CSRC = Path("convkit/_cpu/csrc")
 HEADERS = sorted(str(path) for pattern in ("*.h", "*.inc") for path in CSRC.glob(pattern))
@@ -21,6 +22,16 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
 CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
 LIBRARIES = [library("convkit_core", CORE, [])]
 
+
+
+class BuildLibrariesFirst(build_ext):
+    """An editable install asks for the extensions alone, but they link against the libraries."""
+
+    def run(self) -> None:
+        self.run_command("build_clib")
+        super().run()
+
+
 EXTENSIONS = [
     Extension(
         "convkit._cpu._engine",
@@ -36,4 +47,5 @@ EXTENSIONS = [
 setup(
     ext_modules=cythonize(EXTENSIONS, language_level=3),
     libraries=LIBRARIES,
+    cmdclass={"build_ext": BuildLibrariesFirst},
 )

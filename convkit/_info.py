@@ -7,10 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import threadpoolctl
-
 from ._calls import clear_prepared
-from ._cpu import machine, threads
+from ._cpu import _engine, blas, machine, threads
 from ._options import current
 from ._version import __version__
 
@@ -52,9 +50,7 @@ def show_versions() -> None:
             lines.append((name, version(name)))
         except PackageNotFoundError:
             lines.append((name, "not installed"))
-    for library in threadpoolctl.threadpool_info():
-        if library["user_api"] == "blas":
-            lines.append(("blas", f"{library['internal_api']} {library['version']} ({library['filepath']})"))
+    lines.append(("blas", blas.describe()))
     lines += [(f"cpu {key}", str(value)) for key, value in cpu_info().items()]
     width = max(len(key) for key, _ in lines)
     print("\n".join(f"{key:<{width}}  {value}" for key, value in lines))
@@ -63,5 +59,6 @@ def show_versions() -> None:
 def clear_caches() -> None:
     """Forget cached plans, free retained scratch memory, and read environment and machine again at the next call."""
     clear_prepared()
+    _engine.clear_scratch()
     threads.forget()
     machine.this_machine.cache_clear()

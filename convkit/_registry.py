@@ -40,6 +40,11 @@ class Problem:
     def op(self) -> str:
         return self.geometry.op
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: an empty result, or sums of no terms."""
+        return any(0 in operand.shape for operand in (*self.operands, self.out))
+
 
 class Plan(ABC):
     """How one implementation will carry out one problem; depends on nothing but the problem and the machine."""

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .._arrays import FLOATS
+from .._arrays import FLOATS, Operand
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Plan, Problem, Table
-from . import reference
+from . import _engine, blas, memory, plan, reference
+from .layouts import Kind, conversion, settle_strides
+from .machine import Machine
 
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 
 
+class EmptyPlan(Plan):
+    """Nothing to compute; the caller writes the zeros."""
+
+    copies = ()
+
+    def workspace(self, threads: int) -> int:
+        return 0
+
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        """Leave the result alone."""
+
+
 class ReferencePlan(Plan):
-    """The plain NumPy loops; whole taps of small blocks are converted to float64 at a time."""
+    """The plain NumPy loops; small blocks are converted to float64 at a time."""
 
     copies = ("every operand: converted to float64 block by block",)
-    # Three blocks of float64, their conversions, and what einsum keeps between its steps.
+    # Blocks of float64, their conversions, and what einsum keeps between its steps.
     BYTES = 8 * 8 * reference.STEP_ELEMENTS
 
     def __init__(self, problem: Problem) -> None:
@@ -26,7 +44,7 @@ class ReferencePlan(Plan):
 
     def workspace(self, threads: int) -> int:
         g = self.problem.geometry
-        totals = 16 * g.group_in * g.out_channels if self.problem.op == "conv2d_backprop_filter" else 0
+        totals = 24 * g.group_in * g.out_channels if self.problem.op == "conv2d_backprop_filter" else 0
         return self.BYTES + totals
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
@@ -44,6 +62,8 @@ class Reference(Implementation):
     """Plain NumPy; serves everything that fits."""
 
     def objection(self, problem: Problem, machine: Any) -> str | None:
+        if problem.empty:
+            return None
         need = ReferencePlan(problem).workspace(1)
         if need > problem.workspace_limit:
             return NeedsWorkspace(
@@ -52,11 +72,214 @@ class Reference(Implementation):
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:
-        return ReferencePlan(problem)
+        return EmptyPlan() if problem.empty else ReferencePlan(problem)
+
+
+class EnginePlan(Plan):
+    """A specification handed to the native engine."""
+
+    def __init__(self, spec: plan.Spec, problem: Problem) -> None:
+        self.spec = spec
+        self.limit = _limit(problem)
+        self.each = sum(spec.scratch)
+        self.copies = _copies(spec)
+        self.engine: Any = _ENGINES[type(spec)](spec, blas.products())
+        self.zero_first = isinstance(spec, plan.ProductSpec) and not spec.fills_all
+        self.filter_first = isinstance(spec, (plan.ProductSpec, plan.ScatterSpec)) and problem.op != "conv2d"
+
+    def _workers(self, threads: int) -> int:
+        return min(threads, max(1, (self.limit - self.spec.shared_bytes) // max(1, self.each)))
+
+    def workspace(self, threads: int) -> int:
+        return self.spec.shared_bytes + self.each * self._workers(threads)
+
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        if self.zero_first:
+            out[...] = 0
+        first, second = reversed(operands) if self.filter_first else operands
+        with memory.workers_within(self.spec.shared_bytes, self.each, self._workers(threads)) as workers:
+            try:
+                with blas.one_thread():
+                    self.engine.run(first, second, out, threads, workers)
+            except MemoryError as error:
+                raise WorkspaceError(f"scratch memory of {self.workspace(threads)} bytes cannot be allocated") from error
+
+
+_ENGINES = {
+    plan.ProductSpec: _engine.Product,
+    plan.FilterGradientSpec: _engine.FilterGradient,
+    plan.ScatterSpec: _engine.Scatter,
+}
+
+
+def _limit(problem: Problem) -> int:
+    process = memory.process_limit()
+    return problem.workspace_limit if process is None else min(problem.workspace_limit, process)
+
+
+def _copies(spec: plan.Spec) -> tuple[str, ...]:
+    """Say what the engine converts or copies on the way."""
+    sentences = []
+    if isinstance(spec, plan.ProductSpec):
+        if spec.image_layout.kind is Kind.COPY:
+            sentences.append(_pixels_sentence(spec.image, spec.image_plain, spec.arithmetic))
+        if spec.filter_layout.kind is Kind.COPY:
+            why = conversion(spec.filter, spec.arithmetic) or "the product needs another order"
+            how = f"packed once, {spec.packed_bytes} bytes" if spec.packed_bytes else "packed again for every tile"
+            sentences.append(f"filter: {how} ({why})")
+        if any(phase.out_layout.kind is Kind.COPY for phase in spec.phases):
+            sentences.append(_result_sentence(spec.out, spec.arithmetic))
+    elif isinstance(spec, plan.FilterGradientSpec):
+        if spec.image_layout.kind is Kind.COPY:
+            sentences.append(_pixels_sentence(spec.image, spec.image_plain, spec.arithmetic))
+        if spec.gradient_layout.kind is Kind.COPY:
+            sentences.append(_pixels_sentence(spec.gradient, False, spec.arithmetic))
+        if spec.slices > 1:
+            sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
+        elif spec.out_layout.kind is Kind.COPY:
+            sentences.append(_result_sentence(spec.out, spec.arithmetic))
+    else:
+        sentences.append(_pixels_sentence(spec.gradient, False, spec.arithmetic))
+        sentences.append(f"filter: converted tap by tap ({conversion(spec.filter, spec.arithmetic) or 'packing'})")
+        sentences.append(_result_sentence(spec.out, spec.arithmetic))
+    return tuple(sentences)
+
+
+def _pixels_sentence(operand: Operand, plain: bool, arithmetic: str) -> str:
+    if plain:
+        return f"{operand.role}: patches copied tile by tile (im2col)"
+    why = conversion(operand, arithmetic) or "strides"
+    return f"{operand.role}: converted tile by tile ({why})"
+
+
+def _result_sentence(operand: Operand, arithmetic: str) -> str:
+    return f"result: summed in scratch, then stored tile by tile ({conversion(operand, arithmetic) or 'strides'})"
+
+
+@functools.lru_cache(maxsize=256)
+def _spec(problem: Problem, machine: Machine) -> plan.Spec:
+    """Return the engine's specification for a problem, or raise WorkspaceError."""
+    g, (first, second), limit = problem.geometry, problem.operands, _limit(problem)
+    if problem.op == "conv2d":
+        return plan.forward_spec(g, first, second, problem.out, limit, machine)
+    if problem.op == "conv2d_backprop_filter":
+        return plan.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
+    phases = plan.count_phases(g)
+    # Phases of few channels make products too narrow for BLAS; scattering merges the taps of a row instead.
+    scatters = phases == 0 or phases > plan.FEW_PHASES or plan.gathering_waste(g) > plan.MOST_WASTE
+    ways: list[Callable[[], plan.Spec]] = [lambda: plan.scatter_spec(g, first, second, problem.out, limit)]
+    if 0 < phases <= plan.MOST_PHASES:
+        ways.insert(int(scatters), lambda: plan.gather_spec(g, first, second, problem.out, limit, machine))
+    error = None
+    for way in ways:
+        try:
+            return way()
+        except WorkspaceError as reason:
+            error = error or reason
+    assert error is not None
+    raise error
+
+
+class Im2col(Implementation):
+    """Patches copied tile by tile and multiplied by BLAS; the general path."""
+
+    def _translate(self, problem: Problem) -> Problem:
+        return problem
+
+    def _refusal(self, problem: Problem) -> str | None:
+        return None
+
+    def objection(self, problem: Problem, machine: Any) -> str | None:
+        refusal = self._refusal(problem)
+        if refusal is not None or problem.empty:
+            return refusal
+        try:
+            _spec(self._translate(problem), machine)
+        except WorkspaceError as error:
+            return NeedsWorkspace(error)
+        return None
+
+    def plan(self, problem: Problem, machine: Any) -> Plan:
+        if problem.empty:
+            return EmptyPlan()
+        return EnginePlan(_spec(self._translate(problem), machine), problem)
+
+
+class Gemm(Im2col):
+    """A single matrix product without patches: filters of one pixel, and filters as large as the image."""
+
+    def _refusal(self, problem: Problem) -> str | None:
+        g = problem.geometry
+        padded = any(g.pad_before + g.pad_after)
+        if g.filter_size == (1, 1):
+            if padded:
+                return "the image is padded, so that its pixels are not those of the output"
+            return None if g.strides == (1, 1) else f"strides are {g.strides}, and only (1, 1) reads every pixel"
+        if g.filter_size != g.in_size or padded:
+            return (
+                f"the filter is {g.filter_size[0]}x{g.filter_size[1]}, neither 1x1 nor, without padding, as large as "
+                f"the image, {g.in_size[0]}x{g.in_size[1]}"
+            )
+        if g.groups > 1:
+            return f"the channels are in {g.groups} groups, so that a filter does not meet a whole image"
+        if problem.empty or self._flatten(problem) is not None:
+            return None
+        return "image and filter do not both lie in memory as one dense run in the same order"
+
+    def _flatten(self, problem: Problem) -> Problem | None:
+        """Return a full-image problem as one with 1x1 filters, each image a single pixel with many channels."""
+        g = problem.geometry
+        by_role = {operand.role: operand for operand in problem.operands}
+        result = {"conv2d": "output", "conv2d_backprop_filter": "filter", "conv2d_backprop_input": "input"}[problem.op]
+        by_role[result] = problem.out
+        for order in ((0, 1, 2), (2, 0, 1)):
+            image = _merge_axes(by_role["input"], [1 + axis for axis in order], 3)
+            weights = _merge_axes(by_role["filter"], list(order), 2)
+            if image is not None and weights is not None:
+                merged = {**by_role, "input": image, "filter": weights}
+                pixels = g.in_size[0] * g.in_size[1]
+                flat = replace(
+                    g, in_size=(1, 1), filter_size=(1, 1), out_size=(1, 1), in_channels=g.in_channels * pixels,
+                    strides=(1, 1), dilations=(1, 1),
+                )
+                return replace(
+                    problem,
+                    geometry=flat,
+                    operands=tuple(merged[operand.role] for operand in problem.operands),
+                    out=merged[result],
+                )
+        return None
+
+    def _translate(self, problem: Problem) -> Problem:
+        if problem.geometry.filter_size == (1, 1):
+            return problem
+        flat = self._flatten(problem)
+        assert flat is not None
+        return flat
+
+
+def _merge_axes(operand: Operand, order: list[int], channel_axis: int) -> Operand | None:
+    """Return the operand with three axes, slowest first, as one long channel axis, if they are one run in memory."""
+    dense = [axis for axis in order if operand.shape[axis] > 1]
+    for outer, inner in zip(dense, dense[1:], strict=False):
+        if operand.strides[outer] != operand.shape[inner] * operand.strides[inner]:
+            return None
+    shape, strides = list(operand.shape), list(operand.strides)
+    count = 1
+    for axis in order:
+        count *= shape[axis]
+        shape[axis] = 1
+    shape[channel_axis] = count
+    strides[channel_axis] = operand.strides[dense[-1]] if dense else operand.itemsize
+    return settle_strides(replace(operand, shape=tuple(shape), strides=tuple(strides)))
 
 
 def _table() -> Table:
-    families = (("reference", Reference),)
+    families: tuple[tuple[str, type[Implementation]], ...] = (
+        ("gemm", Gemm),
+        ("im2col", Im2col),
+        ("reference", Reference),
+    )
     return {
         (op, dtype): tuple(kind("cpu", family, op, dtype) for family, kind in families) for op in OPS for dtype in FLOATS
     }

@@ -43,7 +43,7 @@ class ConvkitController(threadpoolctl.LibController):  # type: ignore[misc]
     user_api = "convkit"
     internal_api = "convkit"
     filename_prefixes = ("_engine",)
-    check_symbols = ("convkit_engine_marker",)
+    check_symbols = ("ck_pool_run",)
 
     def get_num_threads(self) -> int:
         """Return the threads that a call without settings of its own would use."""

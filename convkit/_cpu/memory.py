@@ -1,0 +1,62 @@
+"""CONVKIT_MEMORY_LIMIT: the bytes of scratch memory that all calls of the process may take together."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .._errors import ArgumentError
+
+
+@functools.cache
+def process_limit() -> int | None:
+    """Return the limit in bytes, or None where the environment sets none."""
+    text = os.environ.get("CONVKIT_MEMORY_LIMIT", "").strip()
+    if not text:
+        return None
+    if not text.isdigit():
+        raise ArgumentError(
+            f"convkit: environment variable CONVKIT_MEMORY_LIMIT is {text!r:.60}, but must be a number of bytes"
+        )
+    return int(text)
+
+
+class _Budget:
+    """What is left of the process's limit; whoever wants more than that waits for the others to give back."""
+
+    def __init__(self) -> None:
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Start from nothing taken; in a forked child the other threads' calls are gone."""
+        self.changed = threading.Condition()
+        self.taken = 0
+
+
+_budget = _Budget()
+
+
+@contextmanager
+def workers_within(shared: int, each: int, wanted: int) -> Iterator[int]:
+    """Reserve memory for as many workers as fit, one at least, and yield their number."""
+    limit = process_limit()
+    if limit is None or shared + each == 0:
+        yield wanted
+        return
+    with _budget.changed:
+        # A planner never admits a call whose least need exceeds the limit, so that the wait ends.
+        while _budget.taken and _budget.taken + shared + each > limit:
+            _budget.changed.wait(0.1)
+        workers = max(1, min(wanted, (limit - _budget.taken - shared) // max(1, each)))
+        reserved = shared + each * workers
+        _budget.taken += reserved
+    try:
+        yield workers
+    finally:
+        with _budget.changed:
+            _budget.taken -= reserved
+            _budget.changed.notify_all()
