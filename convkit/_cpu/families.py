@@ -165,8 +165,9 @@ def _spec(problem: Problem, machine: Machine) -> plan.Spec:
     if problem.op == "conv2d_backprop_filter":
         return plan.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
     phases = plan.count_phases(g)
-    # Phases of few channels make products too narrow for BLAS; scattering merges the taps of a row instead.
     scatters = phases == 0 or phases > plan.FEW_PHASES or plan.gathering_waste(g) > plan.MOST_WASTE
+    # Few input channels make a gathered product too narrow for BLAS; scattering merges the taps of a row instead.
+    scatters = scatters or (g.group_in < plan.FEW_CHANNELS and g.group_out >= 2 * plan.FEW_CHANNELS)
     ways: list[Callable[[], plan.Spec]] = [lambda: plan.scatter_spec(g, first, second, problem.out, limit)]
     if 0 < phases <= plan.MOST_PHASES:
         ways.insert(int(scatters), lambda: plan.gather_spec(g, first, second, problem.out, limit, machine))

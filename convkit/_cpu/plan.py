@@ -36,6 +36,7 @@ MOST_STAGED = 2 * 2**20
 # An input gradient is gathered unless it has more stride phases than FEW_PHASES, or gathering multiplies more than
 # MOST_WASTE times as often as scattering; more than MOST_PHASES are never set up.
 FEW_PHASES = 16
+FEW_CHANNELS = 8
 MOST_WASTE = 1.5
 MOST_PHASES = 256
 
@@ -235,7 +236,7 @@ def forward_spec(
     """Plan a forward convolution."""
     arithmetic = arithmetic_of(filter.dtype)
     image, filter, out = map(settle_strides, (image, filter, out))
-    out_layout, out_uniform = _out_layout(out, arithmetic)
+    out_layout, out_uniform = pixel_layout(out, arithmetic)
     phase = Phase(
         window=forward_window(g),
         out_strides=out.strides,
@@ -282,7 +283,7 @@ def gather_spec(
                 shape=(g.batch, *size, g.in_channels),
                 strides=(s_n, s_h * g.strides[0], s_w * g.strides[1], s_c),
             )
-            layout, across = _out_layout(settle_strides(seen), arithmetic)
+            layout, across = pixel_layout(settle_strides(seen), arithmetic)
             uniform = uniform and across
             phases.append(
                 Phase(
@@ -319,11 +320,6 @@ def gather_spec(
     )
 
 
-def _out_layout(out: Operand, arithmetic: str) -> tuple[Layout, bool]:
-    layout, across = pixel_layout(out, arithmetic)
-    return (COPY, True) if layout.kind is Kind.COPY else (layout, across)
-
-
 def _is_whole_image(window: Window) -> bool:
     """Tell whether each output pixel sees exactly the input pixel at its place."""
     return window.taps == 1 and window.size == window.out_size and window.steps == (1, 1) and not any(
@@ -354,6 +350,12 @@ def _product_spec(
     image_layout, image_uniform = pixel_layout(image, arithmetic)
     if len(phases) != 1 or not _is_whole_image(window):
         image_layout, image_uniform = COPY, True
+    if image_layout.kind is not Kind.COLUMNS:
+        # BLAS spends more on packing patches for a transposed result than storing a finished tile transposed takes.
+        phases = tuple(
+            replace(phase, out_layout=COPY) if phase.out_layout.kind is Kind.COLUMNS else phase for phase in phases
+        )
+    out_uniform = out_uniform or all(phase.out_layout.kind is Kind.COPY for phase in phases)
     ordered = len(phases) == 1 and phases[0].row_tap == tuple(range(len(phases[0].row_tap)))
     ordered = ordered and phases[0].col_tap == tuple(range(len(phases[0].col_tap)))
     sizes = (len(phases[0].row_tap), len(phases[0].col_tap), n_in, n_out)
