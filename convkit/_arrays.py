@@ -72,8 +72,14 @@ def type_name(value: Any) -> str:
 
 
 def is_cuda(value: Any) -> bool:
-    """Tell whether ``value`` is a CuPy array (or another that lives on a GPU)."""
-    return hasattr(type(value), "__cuda_array_interface__")
+    """Tell whether ``value`` is a CuPy array (or another that lives on a GPU).
+
+    Tensors of libraries for both devices have the attribute only when they live on a GPU.
+    """
+    try:
+        return hasattr(type(value), "__cuda_array_interface__") and value.__cuda_array_interface__ is not None
+    except Exception:  # a property of the user's own
+        return False
 
 
 def as_array(op: str, role: str, value: Any) -> tuple[npt.NDArray[Any], bool]:
@@ -132,7 +138,8 @@ def settle_weak(arrays: list[tuple[npt.NDArray[Any], bool]]) -> list[npt.NDArray
         return [array for array, _ in arrays]
     strong = [array.dtype for array, weak in arrays if not weak and array.dtype.name in FLOATS]
     dtype = strong[0].newbyteorder("=") if strong else np.dtype(np.float64)
-    return [array.astype(dtype) if weak else array for array, weak in arrays]
+    with np.errstate(all="ignore"):
+        return [array.astype(dtype) if weak else array for array, weak in arrays]
 
 
 def check_dtypes(op: str, image: tuple[str, np.dtype[Any]] | None, others: list[tuple[str, np.dtype[Any]]]) -> str:

@@ -171,9 +171,16 @@ def _is_shape(value: Any) -> bool:
 
 def _dtype(value: Any) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(value)
+        dtype = np.dtype(_bfloat16() if value == "bfloat16" else value)
     except Exception:
         raise DTypeError(f"explain: dtype is {show(value)}, which is no dtype") from None
     if dtype.name not in FLOATS + INTEGERS:
         raise DTypeError(f"explain: dtype is {dtype!s:.60}, but must be one of {', '.join(FLOATS + INTEGERS)}")
     return dtype
+
+
+def _bfloat16() -> Any:
+    """Return the dtype that NumPy knows by name only after ml_dtypes was imported."""
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16

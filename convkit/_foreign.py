@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ._errors import ArgumentTypeError
 
@@ -48,6 +49,28 @@ def check_names(op: str, required: Mapping[str, Any], foreign: Mapping[str, Any]
     for name, value in required.items():
         if value is MISSING:
             raise ArgumentTypeError(f"{op}: argument {name!r} is missing; the arguments are {', '.join(known)}")
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def own_names_only(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Refuse unknown keywords as `check_names` does, and missing arguments as Python does, but as a ConvkitError."""
+    signature = inspect.signature(function)
+    known = tuple(signature.parameters)
+
+    @functools.wraps(function)
+    def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        if not signature.parameters.keys() >= kwargs.keys():
+            check_names(function.__name__, {}, {name: None for name in kwargs if name not in known}, known)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentTypeError(f"{function.__name__}: {error}; the arguments are {', '.join(known)}") from None
+        return function(*args, **kwargs)
+
+    return checked
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

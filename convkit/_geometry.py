@@ -32,6 +32,7 @@ from ._arguments import (
 )
 from ._channels import check_channels, check_out_channels
 from ._errors import ShapeError
+from ._foreign import own_names_only
 from ._formats import (
     DATA_AXES,
     DATA_FORMATS,
@@ -206,6 +207,7 @@ def make_geometry(
     return geometry
 
 
+@own_names_only
 def conv2d_output_shape(
     input_shape: ShapeLike,
     filter_shape: ShapeLike,

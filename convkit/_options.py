@@ -9,10 +9,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._errors import ArgumentError, ArgumentTypeError
+from ._foreign import own_names_only
 
 MAX_THREADS = 1024
 DEFAULT_WORKSPACE_LIMIT = 64 * 2**20
@@ -139,17 +140,33 @@ def current() -> Options:
 
 
 def _checked(op: str, settings: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(settings) - set(_RULES))
-    if unknown:
-        raise ArgumentTypeError(f"{op}: unknown option {unknown[0]!r:.60}; the options are {', '.join(_RULES)}")
     return {name: None if value is None else _RULES[name].check(op, name, value) for name, value in settings.items()}
 
 
+class _Unset:
+    """Marks an option that is not mentioned; None has a meaning of its own."""
+
+    def __repr__(self) -> str:
+        return "<as it is>"
+
+
+_UNSET: Any = _Unset()
+
+
+@own_names_only
 @contextmanager
-def options(**settings: Any) -> Iterator[Options]:
+def options(
+    *,
+    num_threads: int | None = None,
+    workspace_limit: int | None = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    autotune: bool | None = None,
+) -> Iterator[Options]:
     """Set options for the calls made inside a ``with`` block, in this context only.
 
-    The settings live in a :class:`contextvars.ContextVar`: other threads do not see them, tasks and copied contexts do.
+    The settings live in a :class:`contextvars.ContextVar`: other threads do not see them, so a task for an executor
+    opens its own ``with`` block; asyncio tasks and copied contexts see those they were made in.
 
     Parameters
     ----------
@@ -172,6 +189,13 @@ def options(**settings: Any) -> Iterator[Options]:
     ArgumentError, ArgumentTypeError
         For an unknown option or an impossible value.  ``None`` leaves an option as it is outside the block.
     """
+    settings = {
+        "num_threads": num_threads,
+        "workspace_limit": workspace_limit,
+        "precision": precision,
+        "deterministic": deterministic,
+        "autotune": autotune,
+    }
     explicit = {name: value for name, value in _checked("options", settings).items() if value is not None}
     token = _scope.set(_Scope({**_scope.get().explicit, **explicit}))
     try:
@@ -180,21 +204,39 @@ def options(**settings: Any) -> Iterator[Options]:
         _scope.reset(token)
 
 
-def set_options(**settings: Any) -> None:
+@own_names_only
+def set_options(
+    *,
+    num_threads: int | None = _UNSET,
+    workspace_limit: int | None = _UNSET,
+    precision: str | None = _UNSET,
+    deterministic: bool | None = _UNSET,
+    autotune: bool | None = _UNSET,
+) -> None:
     """Set options for the whole process; ``None`` returns one to its environment variable or default.
 
     Parameters
     ----------
-    **settings
+    num_threads, workspace_limit, precision, deterministic, autotune
         As for :func:`options`, which takes precedence where both set the same option.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an unknown option or an impossible value; then nothing is changed.
     """
     global _process_version
+    given = {
+        "num_threads": num_threads,
+        "workspace_limit": workspace_limit,
+        "precision": precision,
+        "deterministic": deterministic,
+        "autotune": autotune,
+    }
+    settings = {name: value for name, value in given.items() if value is not _UNSET}
     for name, value in _checked("set_options", settings).items():
         if value is None:
             _process.pop(name, None)
         else:
             _process[name] = value
     _process_version += 1
-
-
-OPTION_NAMES = tuple(field.name for field in fields(Options))

@@ -212,6 +212,7 @@ ctypedef void (*dgemm64)(
 cdef struct Cblas:
     uintptr_t sgemm
     uintptr_t dgemm
+    void (*limit)(int) noexcept nogil  # of the calling thread's BLAS threads, where each thread has its own; else NULL
 
 
 cdef void gemm_cblas32(
@@ -221,6 +222,8 @@ cdef void gemm_cblas32(
     cdef Cblas *cblas = <Cblas *>ctx
     cdef int ta = TRANSPOSE if transpose_a else NO_TRANSPOSE
     cdef int tb = TRANSPOSE if transpose_b else NO_TRANSPOSE
+    if cblas.limit != NULL:
+        cblas.limit(1)
     if arithmetic == CK_F64:
         (<dgemm32>cblas.dgemm)(
             ROW_MAJOR, ta, tb, <int>m, <int>n, <int>k, 1.0, a, <int>lda, b, <int>ldb, 1.0 if add else 0.0, c, <int>ldc)
@@ -236,6 +239,8 @@ cdef void gemm_cblas64(
     cdef Cblas *cblas = <Cblas *>ctx
     cdef int ta = TRANSPOSE if transpose_a else NO_TRANSPOSE
     cdef int tb = TRANSPOSE if transpose_b else NO_TRANSPOSE
+    if cblas.limit != NULL:
+        cblas.limit(1)
     if arithmetic == CK_F64:
         (<dgemm64>cblas.dgemm)(ROW_MAJOR, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 1.0 if add else 0.0, c, ldc)
     else:
@@ -280,8 +285,9 @@ cdef class Blas:
     cdef Cblas cblas
     cdef flag wide
 
-    def __init__(self, uintptr_t sgemm=0, uintptr_t dgemm=0, flag wide=False):
+    def __init__(self, uintptr_t sgemm=0, uintptr_t dgemm=0, flag wide=False, uintptr_t limit=0):
         self.cblas.sgemm = sgemm
+        self.cblas.limit = <void (*)(int) noexcept nogil>limit
         self.cblas.dgemm = dgemm
         self.wide = wide
 

@@ -11,7 +11,8 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,20 +38,32 @@ def _libraries() -> list[Any]:
 
 def _native(library: Any) -> Any:
     """Return the library's products as a `Blas`, or None if it does not export them or they do not compute right."""
+    try:
+        handle = ctypes.CDLL(library.filepath)
+    except OSError:
+        return None
+    limit = _function(handle, "omp_set_num_threads") if _is_openmp(library) else None
     for name in _SGEMM_NAMES:
-        try:
-            handle = ctypes.CDLL(library.filepath)
-            addresses = [
-                ctypes.cast(getattr(handle, name.replace("sgemm", precision)), ctypes.c_void_p).value
-                for precision in ("sgemm", "dgemm")
-            ]
-        except (OSError, AttributeError):
+        products = [_function(handle, name.replace("sgemm", kind)) for kind in ("sgemm", "dgemm")]
+        if None in products:
             continue
         wide = "64_" in name or "USE64BITINT" in _configuration(handle)
-        blas = _engine.Blas(*addresses, wide)
+        blas = _engine.Blas(*map(_address, products), wide, _address(limit))
         if _computes(blas):
             return blas
     return None
+
+
+def _function(handle: Any, name: str) -> Any:
+    return getattr(handle, name, None)
+
+
+def _address(function: Any) -> int:
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _is_openmp(library: Any) -> bool:
+    return getattr(library, "threading_layer", None) == "openmp"
 
 
 def _configuration(handle: Any) -> str:
@@ -77,11 +90,23 @@ def _computes(blas: Any) -> bool:
     return True
 
 
-class _Hold:
-    """Holds a library to one thread while anyone is inside: the first in sets, the last out restores."""
+class _Hold(ABC):
+    """Holds a library to one thread while anyone is inside."""
 
-    def __init__(self, library: Any) -> None:
-        self.library = library
+    @abstractmethod
+    def enter(self) -> Any:
+        """Begin; what it returns goes to `leave`."""
+
+    @abstractmethod
+    def leave(self, entered: Any) -> None:
+        """End."""
+
+
+class _ProcessHold(_Hold):
+    """For a library with one number of threads for the process: the first in sets it, the last out restores it."""
+
+    def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
+        self.get, self.put = get, put
         self.lock = threading.Lock()
         self.inside = 0
         self.threads = 1
@@ -92,38 +117,68 @@ class _Hold:
         self.lock = threading.Lock()
         if self.inside:
             self.inside = 0
-            self._set(self.threads)
-
-    def _set(self, threads: int) -> None:
-        self.library.set_num_threads(threads)
+            self.put(self.threads)
 
     def enter(self) -> None:
         with self.lock:
             if self.inside == 0:
-                self.threads = self.library.get_num_threads()
+                self.threads = self.get()
                 if self.threads != 1:
-                    self._set(1)
+                    self.put(1)
             self.inside += 1
 
-    def leave(self) -> None:
+    def leave(self, entered: None) -> None:
         with self.lock:
             self.inside -= 1
             # Someone who has set another number in the meantime is left alone.
-            if self.inside == 0 and self.threads != 1 and self.library.get_num_threads() == 1:
-                self._set(self.threads)
+            if self.inside == 0 and self.threads != 1 and self.get() == 1:
+                self.put(self.threads)
+
+
+class _ThreadHold(_Hold):
+    """For OpenMP, which keeps the number per thread: each product limits its own thread, the caller's is restored."""
+
+    def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
+        self.get, self.put = get, put
+
+    def enter(self) -> int:
+        return self.get()
+
+    def leave(self, entered: int) -> None:
+        self.put(entered)
+
+
+def _hold(library: Any) -> _Hold:
+    """Return the hold for a library.
+
+    OpenBLAS is called directly: from version 3.8 on, threadpoolctl changes its threads for one thread of the process
+    only and ignores all others.
+    """
+    if library.internal_api == "openblas":
+        handle = ctypes.CDLL(library.filepath)
+        if _is_openmp(library):
+            return _ThreadHold(handle.omp_get_max_threads, handle.omp_set_num_threads)
+        for affixes in ("scipy_{}64_", "{}64_", "scipy_{}", "{}"):
+            get = _function(handle, affixes.format("openblas_get_num_threads"))
+            put = _function(handle, affixes.format("openblas_set_num_threads"))
+            if get is not None and put is not None:
+                return _ProcessHold(get, put)
+    return _ProcessHold(library.get_num_threads, library.set_num_threads)
 
 
 @functools.cache
-def _found() -> tuple[Any, _Hold | None]:
-    """Return the way to multiply matrices and the hold on its threads; looked up at the first use."""
+def _found() -> tuple[Any, _Hold | None, Any]:
+    """Return the way to multiply matrices, the hold on its threads and the library; looked up at the first use."""
     libraries = _libraries()
     for library in libraries:
         blas = _native(library)
         if blas is not None:
             logger.debug("matrix products by %s", library.filepath)
-            return blas, _Hold(library)
+            return blas, _hold(library), library
     logger.debug("no BLAS library exports a usable product; matrix products by numpy.matmul")
-    return _engine.Blas(), _Hold(libraries[0]) if libraries else None
+    if libraries:
+        return _engine.Blas(), _hold(libraries[0]), libraries[0]
+    return _engine.Blas(), None, None
 
 
 def products() -> Any:
@@ -138,18 +193,17 @@ def one_thread() -> Iterator[None]:
     if hold is None:
         yield
         return
-    hold.enter()
+    entered = hold.enter()
     try:
         yield
     finally:
-        hold.leave()
+        hold.leave(entered)
 
 
 def describe() -> str:
     """Return a line on the BLAS in use."""
-    blas, hold = _found()
+    blas, _, library = _found()
     way = "called directly" if blas.native else "through numpy.matmul"
-    library = hold.library if hold else None
     if library is None:
         return f"unknown library, {way}; its threads cannot be controlled"
     return f"{library.internal_api} {library.version} ({library.filepath}), {way}"

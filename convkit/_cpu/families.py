@@ -82,7 +82,7 @@ class EnginePlan(Plan):
         self.spec = spec
         self.limit = _limit(problem)
         self.each = sum(spec.scratch)
-        self.copies = _copies(spec)
+        self.copies = _copies(spec, problem.geometry)
         self.engine: Any = _ENGINES[type(spec)](spec, blas.products())
         self.zero_first = isinstance(spec, plan.ProductSpec) and not spec.fills_all
         self.filter_first = isinstance(spec, (plan.ProductSpec, plan.ScatterSpec)) and problem.op != "conv2d"
@@ -117,43 +117,46 @@ def _limit(problem: Problem) -> int:
     return problem.workspace_limit if process is None else min(problem.workspace_limit, process)
 
 
-def _copies(spec: plan.Spec) -> tuple[str, ...]:
+def _copies(spec: plan.Spec, g: ConvGeometry) -> tuple[str, ...]:
     """Say what the engine converts or copies on the way."""
+    pixels = functools.partial(_pixels_sentence, g=g, arithmetic=spec.arithmetic)
+    stored = f"result: summed in scratch, then stored tile by tile ({_reasons(spec.out, spec.arithmetic, g)})"
     sentences = []
     if isinstance(spec, plan.ProductSpec):
         if spec.image_layout.kind is Kind.COPY:
-            sentences.append(_pixels_sentence(spec.image, spec.image_plain, spec.arithmetic))
+            sentences.append(pixels(spec.image, spec.image_plain))
         if spec.filter_layout.kind is Kind.COPY:
-            why = conversion(spec.filter, spec.arithmetic) or "the product needs another order"
             how = f"packed once, {spec.packed_bytes} bytes" if spec.packed_bytes else "packed again for every tile"
-            sentences.append(f"filter: {how} ({why})")
+            sentences.append(f"filter: {how} ({_reasons(spec.filter, spec.arithmetic, g)})")
         if any(phase.out_layout.kind is Kind.COPY for phase in spec.phases):
-            sentences.append(_result_sentence(spec.out, spec.arithmetic))
+            sentences.append(stored)
     elif isinstance(spec, plan.FilterGradientSpec):
         if spec.image_layout.kind is Kind.COPY:
-            sentences.append(_pixels_sentence(spec.image, spec.image_plain, spec.arithmetic))
+            sentences.append(pixels(spec.image, spec.image_plain))
         if spec.gradient_layout.kind is Kind.COPY:
-            sentences.append(_pixels_sentence(spec.gradient, False, spec.arithmetic))
+            sentences.append(pixels(spec.gradient, False))
         if spec.slices > 1:
             sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
         elif spec.out_layout.kind is Kind.COPY:
-            sentences.append(_result_sentence(spec.out, spec.arithmetic))
+            sentences.append(stored)
     else:
-        sentences.append(_pixels_sentence(spec.gradient, False, spec.arithmetic))
-        sentences.append(f"filter: converted tap by tap ({conversion(spec.filter, spec.arithmetic) or 'packing'})")
-        sentences.append(_result_sentence(spec.out, spec.arithmetic))
+        sentences.append(pixels(spec.gradient, False))
+        sentences.append(f"filter: packed tap by tap ({_reasons(spec.filter, spec.arithmetic, g)})")
+        sentences.append(stored)
     return tuple(sentences)
 
 
-def _pixels_sentence(operand: Operand, plain: bool, arithmetic: str) -> str:
+def _reasons(operand: Operand, arithmetic: str, g: ConvGeometry) -> str:
+    """Say why an array is not used as it is: its elements, or else the order they lie in."""
+    is_filter = operand.role == "filter" or (operand.role == "out" and g.op == "conv2d_backprop_filter")
+    order = g.filter_format if is_filter else g.data_format
+    return ", ".join(filter(None, (conversion(operand, arithmetic), f"{order} order")))
+
+
+def _pixels_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
     if plain:
         return f"{operand.role}: patches copied tile by tile (im2col)"
-    why = conversion(operand, arithmetic) or "strides"
-    return f"{operand.role}: converted tile by tile ({why})"
-
-
-def _result_sentence(operand: Operand, arithmetic: str) -> str:
-    return f"result: summed in scratch, then stored tile by tile ({conversion(operand, arithmetic) or 'strides'})"
+    return f"{operand.role}: converted tile by tile ({_reasons(operand, arithmetic, g)})"
 
 
 @functools.lru_cache(maxsize=256)

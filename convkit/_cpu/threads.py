@@ -8,7 +8,8 @@ from typing import Any
 
 import threadpoolctl
 
-from .._options import MAX_THREADS, Options, check_threads
+from .._options import MAX_THREADS, Options, check_threads, current
+from .._version import __version__
 from .machine import usable_cpus
 
 _cap: int | None = None
@@ -25,11 +26,12 @@ def _default_threads() -> int:
 
 def resolve(op: str, argument: Any, options: Options) -> int:
     """Return the thread limit of a call: the argument, else the options, else the environment or the machine."""
-    if argument is not None:
-        threads = check_threads(op, "num_threads", argument)
-    else:
-        threads = options.num_threads or _default_threads()
+    threads = _uncapped(options) if argument is None else check_threads(op, "num_threads", argument)
     return threads if _cap is None else min(threads, _cap)
+
+
+def _uncapped(options: Options) -> int:
+    return options.num_threads or _default_threads()
 
 
 def forget() -> None:
@@ -46,19 +48,16 @@ class ConvkitController(threadpoolctl.LibController):  # type: ignore[misc]
     check_symbols = ("ck_pool_run",)
 
     def get_num_threads(self) -> int:
-        """Return the threads that a call without settings of its own would use."""
-        default = _default_threads()
-        return default if _cap is None else min(default, _cap)
+        """Return the threads that a call without an argument of its own would use."""
+        return resolve("threadpoolctl", None, current())
 
     def set_num_threads(self, num_threads: int) -> None:
-        """Cap every call at ``num_threads``; the default number, or more, lifts the cap."""
+        """Cap every call at ``num_threads``; what calls would use without a cap, or more, lifts it."""
         global _cap
-        _cap = None if num_threads >= _default_threads() else max(1, int(num_threads))
+        _cap = None if num_threads >= _uncapped(current()) else max(1, int(num_threads))
 
     def get_version(self) -> str:
         """Return convkit's version."""
-        from .. import __version__
-
         return __version__
 
     def set_additional_attributes(self) -> None:
