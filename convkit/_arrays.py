@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import show
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 HALVES = ("float16", "bfloat16")
 INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+# More levels than any array of an operation has; deeper ones are refused before NumPy walks through them.
+MOST_NESTED = 6
 
 # DLPack's device codes for memory that the CPU reads: kDLCPU and kDLCUDAHost (pinned host memory).
 _DLPACK_CPU_DEVICES = (1, 3)
@@ -127,9 +131,37 @@ def _convert(op: str, role: str, value: Any) -> tuple[npt.NDArray[Any], bool]:
             )
         if not hasattr(type(value), "__array__"):
             return np.from_dlpack(value), False
-    array = np.asarray(value)
-    weak = isinstance(value, (list, tuple, int, float)) and array.dtype.name in _WEAK_DTYPES
-    return array, weak
+    if type(value) in (list, tuple):
+        _check_nested(value, MOST_NESTED)
+        array = np.asarray(value)
+        return array, array.dtype.name in _WEAK_DTYPES
+    if isinstance(value, (bool, int, float, complex, np.generic)) or _exports_memory(value):
+        return np.asarray(value), False
+    raise ArgumentTypeError(
+        f"{op}: {role} is of type {type_name(value)}, but must be an array, a nested list of numbers, or export its "
+        "memory (buffer protocol, __array__ or DLPack)"
+    )
+
+
+def _exports_memory(value: Any) -> bool:
+    if hasattr(type(value), "__array__") or hasattr(type(value), "__array_interface__"):
+        return True
+    try:
+        memoryview(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_nested(value: Any, depth: int) -> None:
+    """Raise unless a nested list holds numbers or arrays only; sequences of other types may have no end."""
+    for item in value:
+        if type(item) in (list, tuple):
+            if depth == 0:
+                raise ValueError(f"it is nested more than {MOST_NESTED} levels deep")
+            _check_nested(item, depth - 1)
+        elif not isinstance(item, (bool, int, float, complex, np.generic, np.ndarray)):
+            raise TypeError(f"it holds an object of type {type_name(item)}")
 
 
 def settle_weak(arrays: list[tuple[npt.NDArray[Any], bool]]) -> list[npt.NDArray[Any]]:
@@ -189,7 +221,7 @@ def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[An
     try:
         dtype = np.dtype(value)
     except Exception:
-        raise DTypeError(f"{op}: out_dtype is {value!r:.60}, which is no dtype") from None
+        raise DTypeError(f"{op}: out_dtype is {show(value)}, which is no dtype") from None
     allowed = {computed.name} | ({"float32"} if computed.name in HALVES else set())
     if dtype.name not in allowed or not dtype.isnative:
         raise DTypeError(

@@ -7,7 +7,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,7 @@ SIGNATURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The keyword arguments that shape a call, as given."""
 
     strides: Any
@@ -169,7 +168,7 @@ def prepare(
         warnings.warn(
             f"{op}: only the slow reference implementation can serve this call ({reasons})",
             PerformanceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     logger.debug("%s: %s serves %s", op, choice.chosen.name, geometry)
     summed = math.prod(geometry.filter_size) * geometry.group_in if op == "conv2d" else geometry.out_channels
@@ -195,10 +194,15 @@ class _NotPlain(Exception):
     """A value that cannot be part of a cache key."""
 
 
+# Values of other types can equal these (True, 1.0 and 1 do), and must not find their plans.
+_PLAIN_TYPES = frozenset((int, str, type(None)))
+_DTYPES = (np.dtype, type)
+
+
 def _plain(value: Any, depth: int = 2) -> Any:
-    """Return a value as a hashable that equals no value of another type (1, True and 1.0 are equal in Python)."""
+    """Return a value as a hashable that equals no value of another type."""
     kind = type(value)
-    if kind is int or kind is str or value is None:
+    if kind in _PLAIN_TYPES:
         return value
     if depth and (kind is tuple or kind is list) and len(value) <= 8:
         return tuple([_plain(item, depth - 1) for item in value])
@@ -217,23 +221,12 @@ def prepare_cached(
     """Return the prepared call, from the cache where the same one came before."""
     rest = (out, accumulate, options.workspace_limit, options.precision)
     try:
-        plain = Settings(
-            strides=_plain(settings.strides),
-            padding=_plain(settings.padding),
-            dilations=_plain(settings.dilations),
-            groups=_plain(settings.groups),
-            data_format=_plain(settings.data_format),
-            filter_format=_plain(settings.filter_format),
-            out_dtype=_plain_dtype(settings.out_dtype),
-            algorithm=_plain(settings.algorithm),
-        )
+        plain = settings
+        if not _PLAIN_TYPES.issuperset(map(type, settings)):
+            plain = Settings(*[value if isinstance(value, _DTYPES) else _plain(value) for value in settings])
         return _prepared(op, forms, _plain(shape_argument), plain, *rest)
     except _NotPlain:
         return prepare(op, forms, shape_argument, settings, *rest)
-
-
-def _plain_dtype(value: Any) -> Any:
-    return value if isinstance(value, (np.dtype, type)) else _plain(value)
 
 
 def clear_prepared() -> None:
@@ -252,14 +245,15 @@ def execute(
 ) -> Array:
     """Carry out one call of an operation; the public functions of `_ops` are thin over this."""
     signature = SIGNATURES[op]
-    pairs = [as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)]
-    arrays = settle_weak(pairs)
-    if not isinstance(accumulate, bool):
-        raise ArgumentTypeError(f"{op}: accumulate is of type {type(accumulate).__name__}, but must be True or False")
+    arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
+    if len(arrays) < len(values):
+        arrays = settle_weak(
+            [as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)]
+        )
     if out is not None:
         as_out(op, out)
-    elif accumulate:
-        raise ArgumentError(f"{op}: accumulate=True adds to out, but out is None")
+    if accumulate is not False:
+        check_accumulate(op, accumulate, out)
     options = current()
     threads = resolve(op, num_threads, options)
     call = prepare_cached(
@@ -284,6 +278,15 @@ def execute(
     views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
     call.plan.run(views, out.transpose(call.out_axes), threads)
     return out
+
+
+def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:
+    """Return ``accumulate`` if it is a truth value that goes with ``out``."""
+    if not isinstance(accumulate, bool):
+        raise ArgumentTypeError(f"{op}: accumulate is of type {type(accumulate).__name__}, but must be True or False")
+    if accumulate and out is None:
+        raise ArgumentError(f"{op}: accumulate=True adds to out, but out is None")
+    return accumulate
 
 
 def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arrays import FLOATS, INTEGERS, as_array, as_out, form_of, fresh_form, settle_weak
 from ._arguments import show
-from ._calls import SIGNATURES, Settings, prepare_cached
+from ._calls import SIGNATURES, Settings, check_accumulate, prepare_cached
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
 from ._foreign import check_names
@@ -26,7 +26,7 @@ _KEYWORDS: dict[str, Any] = {
     "out_dtype": None,
     "algorithm": "auto",
 }
-_NAMES = ("op", "arrays_or_shapes", "device", "dtype", *_KEYWORDS, "out", "num_threads", "accumulate")
+_NAMES = ("op", "arrays_or_shapes", "device", "dtype", *_KEYWORDS, "out", "num_threads")
 # Arguments of each operation in order.
 _ARGUMENTS = {
     "conv2d": ("input", "filter"),
@@ -111,18 +111,23 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
     Raises
     ------
     ConvkitError
-        What the operation itself would raise.
+        What the operation itself would raise, other than for the contents of memory: an overlap of `out` with an
+        input, or a result too large for the memory there is.
     """
     if not isinstance(op, str):
         raise ArgumentTypeError(f"explain: op is of type {type(op).__name__}, but must be a string")
     if op not in SIGNATURES:
         raise ArgumentError(f"explain: op is {show(op)}, but must be one of {', '.join(map(repr, SIGNATURES))}")
+    if not isinstance(device, str):
+        raise ArgumentTypeError(f"explain: device is of type {type(device).__name__}, but must be a string")
     if device != "cpu":
         raise UnsupportedError(f"explain: device is {show(device)}, but this version has implementations for 'cpu' only")
     keywords = dict(keywords)
     out, num_threads = keywords.pop("out", None), keywords.pop("num_threads", None)
-    accumulate = keywords.pop("accumulate", False) if op == "conv2d_backprop_filter" else False
-    check_names("explain", {}, {name: None for name in keywords if name not in _KEYWORDS}, _NAMES)
+    accumulates = op == "conv2d_backprop_filter"
+    accumulate = check_accumulate(op, keywords.pop("accumulate", False), out) if accumulates else False
+    names = (*_NAMES, "accumulate") if accumulates else _NAMES
+    check_names("explain", {}, {name: None for name in keywords if name not in _KEYWORDS}, names)
     expected = _ARGUMENTS[op]
     if len(arrays_or_shapes) != len(expected):
         raise ArgumentTypeError(
@@ -134,7 +139,7 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
     forms, arrays = [], []
     for role, value in given.items():
         if _is_shape(value):
-            forms.append(fresh_form(tuple(value), _dtype(dtype)))
+            forms.append(fresh_form(tuple(map(int, value)), _dtype(dtype)))
         else:
             arrays.append((len(forms), as_array(op, role, value)))
             forms.append(fresh_form((), np.dtype(np.float32)))
@@ -149,7 +154,7 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
         shape_argument,
         Settings(**{**_KEYWORDS, **keywords}),
         None if out is None else form_of(as_out(op, out)),
-        bool(accumulate),
+        accumulate,
         options,
     )
     return Explanation(
@@ -166,12 +171,14 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, tuple) and all(type(item) is int and item >= 0 for item in value)
+    return isinstance(value, tuple) and all(
+        isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0 for item in value
+    )
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(_bfloat16() if value == "bfloat16" else value)
+        dtype = np.dtype(_bfloat16() if isinstance(value, str) and value == "bfloat16" else value)
     except Exception:
         raise DTypeError(f"explain: dtype is {show(value)}, which is no dtype") from None
     if dtype.name not in FLOATS + INTEGERS:

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ._calls import clear_prepared
-from ._cpu import _engine, blas, machine, threads
-from ._options import current
+from ._cpu import _engine, blas, families, machine, memory, threads
+from ._options import current, forget_environment
 from ._version import __version__
 
 _COMPANIONS = ("numpy", "threadpoolctl", "ml_dtypes", "cupy")
@@ -59,6 +59,9 @@ def show_versions() -> None:
 def clear_caches() -> None:
     """Forget cached plans, free retained scratch memory, and read environment and machine again at the next call."""
     clear_prepared()
+    families.forget_specs()
     _engine.clear_scratch()
+    memory.process_limit.cache_clear()
     threads.forget()
     machine.this_machine.cache_clear()
+    forget_environment()

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ._arguments import show
 from ._errors import ArgumentError, ArgumentTypeError
 from ._foreign import own_names_only
 
@@ -33,7 +34,7 @@ def _check_int(op: str, argument: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(number, int):
         raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be an integer")
     if not low <= number <= high:
-        raise ArgumentError(f"{op}: {argument} is {number!r:.40}, but must be between {low} and {high}")
+        raise ArgumentError(f"{op}: {argument} is {show(number)}, but must be between {low} and {high}")
     return number
 
 
@@ -51,7 +52,7 @@ def _check_precision(op: str, argument: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be a string")
     if value not in PRECISIONS:
-        raise ArgumentError(f"{op}: {argument} is {value!r:.40}, but must be one of {', '.join(map(repr, PRECISIONS))}")
+        raise ArgumentError(f"{op}: {argument} is {show(value)}, but must be one of {', '.join(map(repr, PRECISIONS))}")
     return value
 
 
@@ -151,6 +152,12 @@ class _Unset:
 
 
 _UNSET: Any = _Unset()
+
+
+def forget_environment() -> None:
+    """Read the environment again at the next call."""
+    global _process_version
+    _process_version += 1
 
 
 @own_names_only

@@ -103,7 +103,7 @@ def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choi
     UnsupportedError
         If the family asked for does not exist here, or cannot serve the call.
     WorkspaceError
-        If only the workspace limit stands in the way.
+        If nothing but the workspace limit keeps some implementation from serving.
     """
     candidates = table[problem.op, problem.dtype]
     objections = [candidate.objection(problem, machine) for candidate in candidates]
@@ -121,5 +121,5 @@ def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choi
             f"CPU in this version; those that have are {here}, and 'auto' chooses among them"
         )
     reasons = "; ".join(f"{c.name}: {o}" for c, o in wanted)
-    error = WorkspaceError if all(isinstance(o, NeedsWorkspace) for _, o in wanted) else UnsupportedError
+    error = WorkspaceError if any(isinstance(o, NeedsWorkspace) for _, o in wanted) else UnsupportedError
     raise error(f"{problem.op}: algorithm {algorithm!r} cannot serve this call ({reasons})")

@@ -177,7 +177,7 @@ cdef extern from "scatter.h" nogil:
         ck_store_fn store
         int64_t images, groups, in_channels, out_channels
         int64_t image_block, channel_block, pixel_block, tap_block
-        int64_t gradient_bytes, filter_bytes, column_bytes, tile_bytes
+        int64_t gradient_bytes, filter_bytes, column_bytes, tile_bytes, total_bytes
 
     int ck_scatter_run(const ck_scatter *, const ck_job *)
 
@@ -576,7 +576,7 @@ cdef class Scatter(Run):
         s.in_channels, s.out_channels = spec.in_channels, spec.out_channels
         s.image_block, s.channel_block = spec.image_block, spec.channel_block
         s.pixel_block, s.tap_block = spec.pixel_block, spec.tap_block
-        s.gradient_bytes, s.filter_bytes, s.column_bytes, s.tile_bytes = spec.scratch
+        s.gradient_bytes, s.filter_bytes, s.column_bytes, s.tile_bytes, s.total_bytes = spec.scratch
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         return ck_scatter_run(<ck_scatter *>run, job)

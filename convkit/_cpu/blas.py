@@ -12,8 +12,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +101,16 @@ class _Hold(ABC):
         """End."""
 
 
+class _NoHold(_Hold):
+    """For a library that nothing controls."""
+
+    def enter(self) -> None:
+        return None
+
+    def leave(self, entered: None) -> None:
+        return None
+
+
 class _ProcessHold(_Hold):
     """For a library with one number of threads for the process: the first in sets it, the last out restores it."""
 
@@ -167,7 +176,7 @@ def _hold(library: Any) -> _Hold:
 
 
 @functools.cache
-def _found() -> tuple[Any, _Hold | None, Any]:
+def _found() -> tuple[Any, _Hold, Any]:
     """Return the way to multiply matrices, the hold on its threads and the library; looked up at the first use."""
     libraries = _libraries()
     for library in libraries:
@@ -178,7 +187,7 @@ def _found() -> tuple[Any, _Hold | None, Any]:
     logger.debug("no BLAS library exports a usable product; matrix products by numpy.matmul")
     if libraries:
         return _engine.Blas(), _hold(libraries[0]), libraries[0]
-    return _engine.Blas(), None, None
+    return _engine.Blas(), _NoHold(), None
 
 
 def products() -> Any:
@@ -186,18 +195,9 @@ def products() -> Any:
     return _found()[0]
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Hold NumPy's BLAS to one thread inside a ``with`` block."""
-    hold = _found()[1]
-    if hold is None:
-        yield
-        return
-    entered = hold.enter()
-    try:
-        yield
-    finally:
-        hold.leave(entered)
+def hold() -> _Hold:
+    """Return the hold on NumPy's BLAS: between its `enter` and `leave` it computes on one thread."""
+    return _found()[1]
 
 
 def describe() -> str:

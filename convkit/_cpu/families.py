@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._arrays import FLOATS, Operand
-from .._errors import WorkspaceError
+from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Plan, Problem, Table
 from . import _engine, blas, memory, plan, reference
@@ -80,15 +81,17 @@ class EnginePlan(Plan):
 
     def __init__(self, spec: plan.Spec, problem: Problem) -> None:
         self.spec = spec
-        self.limit = _limit(problem)
+        self.op = problem.op
         self.each = sum(spec.scratch)
+        self.most_workers = max(1, (_limit(problem) - spec.shared_bytes) // max(1, self.each))
+        self.budgeted = memory.process_limit() is not None
         self.copies = _copies(spec, problem.geometry)
         self.engine: Any = _ENGINES[type(spec)](spec, blas.products())
         self.zero_first = isinstance(spec, plan.ProductSpec) and not spec.fills_all
         self.filter_first = isinstance(spec, (plan.ProductSpec, plan.ScatterSpec)) and problem.op != "conv2d"
 
     def _workers(self, threads: int) -> int:
-        return min(threads, max(1, (self.limit - self.spec.shared_bytes) // max(1, self.each)))
+        return min(threads, self.most_workers)
 
     def workspace(self, threads: int) -> int:
         return self.spec.shared_bytes + self.each * self._workers(threads)
@@ -97,13 +100,23 @@ class EnginePlan(Plan):
         if self.zero_first:
             out[...] = 0
         first, second = reversed(operands) if self.filter_first else operands
-        with memory.workers_within(self.spec.shared_bytes, self.each, self._workers(threads)) as workers:
+        workers = self._workers(threads)
+        hold = blas.hold()
+        with memory.reserved(self.spec.shared_bytes, self.each, workers) if self.budgeted else _NOTHING as granted:
+            entered = hold.enter()
             try:
-                with blas.one_thread():
-                    self.engine.run(first, second, out, threads, workers)
+                self.engine.run(first, second, out, threads, granted or workers)
             except MemoryError as error:
-                raise WorkspaceError(f"scratch memory of {self.workspace(threads)} bytes cannot be allocated") from error
+                raise WorkspaceError(
+                    f"{self.op}: scratch memory of {self.workspace(threads)} bytes cannot be allocated"
+                ) from error
+            except RuntimeError as error:
+                raise BackendError(f"{self.op}: {error}") from error
+            finally:
+                hold.leave(entered)
 
+
+_NOTHING = contextlib.nullcontext()
 
 _ENGINES = {
     plan.ProductSpec: _engine.Product,
@@ -167,13 +180,10 @@ def _spec(problem: Problem, machine: Machine) -> plan.Spec:
         return plan.forward_spec(g, first, second, problem.out, limit, machine)
     if problem.op == "conv2d_backprop_filter":
         return plan.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
-    phases = plan.count_phases(g)
-    scatters = phases == 0 or phases > plan.FEW_PHASES or plan.gathering_waste(g) > plan.MOST_WASTE
-    # Few input channels make a gathered product too narrow for BLAS; scattering merges the taps of a row instead.
-    scatters = scatters or (g.group_in < plan.FEW_CHANNELS and g.group_out >= 2 * plan.FEW_CHANNELS)
     ways: list[Callable[[], plan.Spec]] = [lambda: plan.scatter_spec(g, first, second, problem.out, limit)]
-    if 0 < phases <= plan.MOST_PHASES:
-        ways.insert(int(scatters), lambda: plan.gather_spec(g, first, second, problem.out, limit, machine))
+    if 0 < plan.count_phases(g) <= plan.MOST_PHASES:
+        gather = functools.partial(plan.gather_spec, g, first, second, problem.out, limit, machine)
+        ways.insert(int(plan.scatters(g)), gather)
     error = None
     for way in ways:
         try:
@@ -182,6 +192,11 @@ def _spec(problem: Problem, machine: Machine) -> plan.Spec:
             error = error or reason
     assert error is not None
     raise error
+
+
+def forget_specs() -> None:
+    """Plan again at the next call."""
+    _spec.cache_clear()
 
 
 class Im2col(Implementation):

@@ -41,22 +41,19 @@ _budget = _Budget()
 
 
 @contextmanager
-def workers_within(shared: int, each: int, wanted: int) -> Iterator[int]:
-    """Reserve memory for as many workers as fit, one at least, and yield their number."""
-    limit = process_limit()
-    if limit is None or shared + each == 0:
-        yield wanted
-        return
+def reserved(shared: int, each: int, wanted: int) -> Iterator[int]:
+    """Reserve memory for as many workers as fit, one at least, and yield their number; only where there is a limit."""
+    limit = process_limit() or 0
     with _budget.changed:
         # A planner never admits a call whose least need exceeds the limit, so that the wait ends.
         while _budget.taken and _budget.taken + shared + each > limit:
             _budget.changed.wait(0.1)
         workers = max(1, min(wanted, (limit - _budget.taken - shared) // max(1, each)))
-        reserved = shared + each * workers
-        _budget.taken += reserved
+        taken = shared + each * workers
+        _budget.taken += taken
     try:
         yield workers
     finally:
         with _budget.changed:
-            _budget.taken -= reserved
+            _budget.taken -= taken
             _budget.changed.notify_all()

@@ -33,12 +33,14 @@ TILES = 48
 MOST_CHANNELS = 512
 # Most bytes of converted image that a tile keeps; beyond, each patch converts its own pixels again.
 MOST_STAGED = 2 * 2**20
-# An input gradient is gathered unless it has more stride phases than FEW_PHASES, or gathering multiplies more than
-# MOST_WASTE times as often as scattering; more than MOST_PHASES are never set up.
-FEW_PHASES = 16
-FEW_CHANNELS = 8
-MOST_WASTE = 1.5
+# When an input gradient is scattered and not gathered (measured: docs/decisions/0004-input-gradient.md): gathering
+# multiplies more than MOST_WASTE times as often; there are more than MOST_PHASES stride phases, each a product of its
+# own; or so few channels in, and so many taps and channels out, that a gathered product is too narrow for BLAS.
+MOST_WASTE = 2.0
 MOST_PHASES = 256
+FEW_CHANNELS = 8
+MANY_TAPS = 16
+MANY_FILTERS = 16
 
 SCRATCH_ALIGN = 64
 
@@ -165,7 +167,7 @@ class ScatterSpec:
     channel_block: int
     pixel_block: int
     tap_block: int
-    scratch: tuple[int, int, int, int]
+    scratch: tuple[int, int, int, int, int]
 
     @property
     def shared_bytes(self) -> int:
@@ -385,9 +387,11 @@ def _product_spec(
     )
     packed = taps * n_in * n_out * groups * _size(arithmetic) if weights.kind is Kind.COPY else 0
     pixels, n = _tile(draft, window, machine)
+    # Equal blocks of fewer terms can be larger: 576 are two of 288, 384 are one.
+    block = max(sum_block(phase.window.taps * n_in) for phase in phases)
     while True:
         for shared in (packed, 0) if packed else (0,):
-            spec = _fit_product(draft, window, pixels, n, shared)
+            spec = _fit_product(draft, window, block, pixels, n, shared)
             if shared <= limit // 2 and shared + sum(spec.scratch) <= limit:
                 return spec
         if pixels > 1:
@@ -426,11 +430,10 @@ def _tile(spec: ProductSpec, window: Window, machine: Machine) -> tuple[int, int
     return pixels, n
 
 
-def _fit_product(spec: ProductSpec, window: Window, pixels: int, n: int, packed: int) -> ProductSpec:
+def _fit_product(spec: ProductSpec, window: Window, block: int, pixels: int, n: int, packed: int) -> ProductSpec:
     """Return the specification with a tile's pixels brought into line with rows and images, and its scratch."""
     size = _size(spec.arithmetic)
     run, pixels = _align(window, spec.images, pixels, spec.within_image)
-    block = sum_block(window.taps * spec.in_channels)
     patch = pixels * block * size if spec.image_layout.kind is Kind.COPY else 0
     weights = block * n * size if spec.filter_layout.kind is Kind.COPY and not packed else 0
     copied = any(phase.out_layout.kind is Kind.COPY for phase in spec.phases)
@@ -488,6 +491,12 @@ def filter_gradient_spec(
     if not _is_whole_image(window):
         image_layout, image_uniform = COPY, True
     gradient_layout, gradient_uniform = pixel_layout(gradient, arithmetic)
+    if window.grid < SUM_BLOCK // 2:
+        # Products within one small image would be short, and the second-level sums long.
+        if not image_uniform:
+            image_layout, image_uniform = COPY, True
+        if not gradient_uniform:
+            gradient_layout, gradient_uniform = COPY, True
     sizes = (*_pair(g.filter_size), g.group_in, g.group_out)
     s_a, s_b, s_i, s_o = out.strides
     out_layout = filter_layout(out, (s_a, s_b, s_i, s_o), sizes, arithmetic)
@@ -594,6 +603,8 @@ def scatter_spec(
             _aligned(taps * n * g.group_out * size),
             _aligned(pixels * taps * n * size),
             _aligned(images * area * n * size),
+            # Second-level sums, where more terms than SUM_BLOCK can meet in a pixel.
+            _aligned(images * area * n * size) if _additions(window, images, pixels) > SUM_BLOCK else 0,
         )
         if sum(scratch) <= limit:
             break
@@ -622,6 +633,18 @@ def scatter_spec(
         tap_block=taps,
         scratch=scratch,
     )
+
+
+def _additions(window: Window, images: int, pixels: int) -> int:
+    """Return how often a tile's sums are added to: once per tap for every block of output pixels."""
+    return window.taps * -(-images * window.grid // pixels)
+
+
+def scatters(g: ConvGeometry) -> bool:
+    """Tell whether an input gradient is better scattered than gathered."""
+    phases, taps = count_phases(g), math.prod(g.filter_size)
+    narrow = g.group_in <= FEW_CHANNELS and taps >= MANY_TAPS and g.group_out >= MANY_FILTERS
+    return phases == 0 or phases > MOST_PHASES or narrow or gathering_waste(g) > MOST_WASTE
 
 
 def gathering_waste(g: ConvGeometry) -> float:

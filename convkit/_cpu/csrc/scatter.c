@@ -68,6 +68,14 @@ static void add_columns(const ck_scatter *s, const tile *t, int64_t a, int64_t b
     }
 }
 
+/* Adds the sums of the taps so far to the second-level sums, and begins new ones. */
+static void add_level(const ck_scatter *s, char *totals, char *sums, int64_t bytes)
+{
+    int64_t size = ck_size(s->gemm.arithmetic);
+    (size == 8 ? add_run_f64 : add_run_f32)(totals, sums, bytes / size);
+    memset(sums, 0, (size_t)bytes);
+}
+
 /* The output gradient of a block of the tile's pixels as a matrix [pixel][channel out]. */
 static void load_gradients(const ck_scatter *s, const tile *t, int64_t pixel, int64_t count, char *to)
 {
@@ -118,16 +126,19 @@ static void scatter_unit(void *ctx, int64_t unit, ck_worker *worker)
     int64_t size = ck_size(s->gemm.arithmetic), pixels = t.images * w->out_height * w->out_width;
     int64_t step = ck_sum_block(s->out_channels);
     char *gradients = ck_worker_scratch(worker), *filter = gradients + s->gradient_bytes;
-    char *columns = filter + s->filter_bytes, *sums = columns + s->column_bytes;
+    char *columns = filter + s->filter_bytes, *sums = columns + s->column_bytes, *totals = sums + s->tile_bytes;
     int64_t tile_bytes = t.images * w->height * w->width * t.channels * size;
-    int64_t block = ck_min(s->pixel_block, pixels);
+    int64_t block = ck_min(s->pixel_block, pixels), added = 0;
+    bool levels = w->rows * w->cols * ck_ceil_div(pixels, block) > CK_SUM_BLOCK;
     if (block * s->out_channels * size > s->gradient_bytes || tile_bytes > s->tile_bytes ||
         s->tap_block * t.channels * s->out_channels * size > s->filter_bytes ||
-        s->tap_block * t.channels * block * size > s->column_bytes) {
+        s->tap_block * t.channels * block * size > s->column_bytes || (levels && tile_bytes > s->total_bytes)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
     memset(sums, 0, (size_t)tile_bytes);
+    if (levels)
+        memset(totals, 0, (size_t)tile_bytes);
     for (int64_t pixel = 0; pixel < pixels; pixel += block) {
         int64_t count = ck_min(block, pixels - pixel);
         load_gradients(s, &t, pixel, count, gradients);
@@ -142,10 +153,17 @@ static void scatter_unit(void *ctx, int64_t unit, ck_worker *worker)
                                 (ck_matrix){gradients + k * size, s->out_channels, false},
                                 (ck_matrix){filter + k * size, s->out_channels, true}, k > 0,
                                 (ck_matrix){columns, n, false});
+                if (added + b1 - b0 > CK_SUM_BLOCK) {
+                    add_level(s, totals, sums, tile_bytes);
+                    added = 0;
+                }
                 add_columns(s, &t, a, b0, b1, pixel, count, columns, sums);
+                added += b1 - b0;
             }
     }
-    store_tile(s, &t, sums);
+    if (levels)
+        add_level(s, totals, sums, tile_bytes);
+    store_tile(s, &t, levels ? totals : sums);
 }
 
 int ck_scatter_run(const ck_scatter *s, const ck_job *limits)
@@ -154,6 +172,7 @@ int ck_scatter_run(const ck_scatter *s, const ck_job *limits)
     job.ctx = (void *)s;
     job.fn = scatter_unit;
     job.chunks = tiles_of(s);
-    job.scratch_bytes = (size_t)(s->gradient_bytes + s->filter_bytes + s->column_bytes + s->tile_bytes);
+    job.scratch_bytes = (size_t)(s->gradient_bytes + s->filter_bytes + s->column_bytes + s->tile_bytes +
+                                s->total_bytes);
     return ck_pool_run(&job);
 }
