@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def blocks(page):
 def test_python_blocks_run_and_print_what_the_page_says(page):
     found = blocks(page)
     namespace = {"__name__": "__main__"}
-    for (language, code, line), (after, said, _) in zip(found, [*found[1:], ("", "", 0)], strict=True):
+    for (language, code, line), (after, said, _) in pairwise([*found, ("", "", 0)]):
         if language != "python":
             continue
         printed = io.StringIO()
