@@ -19,7 +19,7 @@ test-slow: $(VENV)/.test
 lint: $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check $(LINTED)
 	$(BIN)/ruff format --check $(LINTED)
-	$(BIN)/cython-lint convkit
+	PATH="$(BIN):$$PATH" cython-lint convkit
 	$(BIN)/mypy
 
 bench: $(VENV)/.built

@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 CSRC = Path("convkit/_cpu/csrc")
 HEADERS = sorted(str(path) for pattern in ("*.h", "*.inc") for path in CSRC.glob(pattern))
 # -ffp-contract=off: a multiply and an add are fused only where the source says so, on every machine alike.
-CFLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-pthread", "-Wall", "-Wextra"]
+CFLAGS = ["-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-pthread", "-Wall", "-Wextra"]
 
 
 def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]:
@@ -21,7 +21,6 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
 
 CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
 LIBRARIES = [library("convkit_core", CORE, [])]
-
 
 
 class BuildLibrariesFirst(build_ext):
@@ -38,7 +37,7 @@ EXTENSIONS = [
         ["convkit/_cpu/_engine.pyx"],
         include_dirs=[str(CSRC), numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-O2", "-pthread"],
+        extra_compile_args=["-O2", "-g0", "-pthread"],
         extra_link_args=["-pthread"],
         depends=HEADERS,
     )

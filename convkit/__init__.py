@@ -1,5 +1,6 @@
 """2-D convolutions and their gradients for plain arrays, without a deep-learning framework."""
 
+from ._calls import PerformanceWarning
 from ._errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -10,7 +11,6 @@ from ._errors import (
     UnsupportedError,
     WorkspaceError,
 )
-from ._calls import PerformanceWarning
 from ._explain import Explanation, explain
 from ._geometry import ConvGeometry, conv2d_output_shape
 from ._info import clear_caches, cpu_info, show_versions

@@ -18,13 +18,16 @@ INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int6
 # More levels than any array of an operation has; deeper ones are refused before NumPy walks through them.
 MOST_NESTED = 6
 
+# Steps of NumPy's search for a common byte, which can take exponential time: some tenths of a millisecond.
+MOST_OVERLAP_WORK: Any = 10_000
+
 # DLPack's device codes for memory that the CPU reads: kDLCPU and kDLCUDAHost (pinned host memory).
 _DLPACK_CPU_DEVICES = (1, 3)
 # Python's own numbers carry no width: a nested list takes the dtype of the array it meets.
 _WEAK_DTYPES = ("float64", "int64", "bool")
 
 
-# What a plan may know of an array: shape, strides in bytes, dtype, whether elements lie at multiples of their alignment.
+# What a plan may know of an array: shape, strides in bytes, dtype, whether all elements are aligned.
 Form = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any], bool]
 
 
@@ -219,7 +222,7 @@ def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[An
     if value is None:
         return computed
     try:
-        dtype = np.dtype(value)
+        dtype: np.dtype[Any] = np.dtype(value)
     except Exception:
         raise DTypeError(f"{op}: out_dtype is {show(value)}, which is no dtype") from None
     allowed = {computed.name} | ({"float32"} if computed.name in HALVES else set())
@@ -234,7 +237,7 @@ def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[An
 def as_out(op: str, out: Any) -> npt.NDArray[Any]:
     """Return ``out`` if it is an array that can be written to at all."""
     if is_cuda(out):
-        raise UnsupportedError(f"{op}: out is of type {type_name(out)}, an array on a GPU, but the inputs are on the CPU")
+        raise UnsupportedError(f"{op}: out is of type {type_name(out)}, on a GPU, but the inputs are on the CPU")
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, but must be a numpy.ndarray")
     if not out.flags.writeable:
@@ -278,6 +281,6 @@ def shares_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return bool(np.shares_memory(a, b, max_work=10_000))
+        return bool(np.shares_memory(a, b, max_work=MOST_OVERLAP_WORK))
     except Exception:  # NumPy raises its TooHardError where the bounded search does not end.
         return True

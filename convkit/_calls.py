@@ -247,9 +247,7 @@ def execute(
     signature = SIGNATURES[op]
     arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
     if len(arrays) < len(values):
-        arrays = settle_weak(
-            [as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)]
-        )
+        arrays = settle_weak([as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)])
     if out is not None:
         as_out(op, out)
     if accumulate is not False:
@@ -265,19 +263,21 @@ def execute(
         accumulate,
         options,
     )
+    result: Array
     if out is None:
-        out = allocate(op, call.shape, call.dtype)
+        result = allocate(op, call.shape, call.dtype)
     else:
-        check_overlap(op, out, tuple(zip(signature.arrays, arrays, strict=True)))
-    if out.size == 0:
-        return out
+        result = out
+        check_overlap(op, result, tuple(zip(signature.arrays, arrays, strict=True)))
+    if result.size == 0:
+        return result
     if call.nothing_to_sum:
         if not accumulate:
-            out[...] = 0
-        return out
+            result[...] = 0
+        return result
     views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
-    call.plan.run(views, out.transpose(call.out_axes), threads)
-    return out
+    call.plan.run(views, result.transpose(call.out_axes), threads)
+    return result
 
 
 def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import FLOATS, INTEGERS, as_array, as_out, form_of, fresh_form, settle_weak
 from ._arguments import show
+from ._arrays import FLOATS, INTEGERS, as_array, as_out, form_of, fresh_form, settle_weak
 from ._calls import SIGNATURES, Settings, check_accumulate, prepare_cached
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
@@ -75,19 +75,23 @@ class Explanation:
         g = self.geometry
         lines = [
             f"{self.op}: {self.implementation}, {self.num_threads} thread{'s' if self.num_threads > 1 else ''}",
-            f"  input {g.input_shape} {g.data_format}, filter {g.filter_shape} {g.filter_format}, output {g.output_shape}",
+            f"  input {g.input_shape} {g.data_format}, filter {g.filter_shape} {g.filter_format}, "
+            f"output {g.output_shape}",
             f"  strides {g.strides}, dilations {g.dilations}, padding before {g.pad_before} after {g.pad_after}, "
             f"groups {g.groups}",
             f"  result {self.output_shape}; {self.flops} FLOPs; workspace {self.workspace} bytes",
             *(f"  copied: {sentence}" for sentence in self.copies or ("nothing",)),
         ]
         for name, objection in self.candidates:
-            status = "serves" if name == self.implementation else objection or "could serve, but comes later in the list"
+            status = objection or "could serve, but comes later in the list"
+            status = "serves" if name == self.implementation else status
             lines.append(f"  {name}: {status}")
         return "\n".join(lines)
 
 
-def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "float32", **keywords: Any) -> Explanation:
+def explain(
+    op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "float32", **keywords: Any
+) -> Explanation:
     """Tell which implementation would serve a call, why the others would not, and what it takes.
 
     Parameters
@@ -121,7 +125,7 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
     if not isinstance(device, str):
         raise ArgumentTypeError(f"explain: device is of type {type(device).__name__}, but must be a string")
     if device != "cpu":
-        raise UnsupportedError(f"explain: device is {show(device)}, but this version has implementations for 'cpu' only")
+        raise UnsupportedError(f"explain: device is {show(device)}, but this version has only 'cpu' implementations")
     keywords = dict(keywords)
     out, num_threads = keywords.pop("out", None), keywords.pop("num_threads", None)
     accumulates = op == "conv2d_backprop_filter"
@@ -131,7 +135,8 @@ def explain(op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "
     expected = _ARGUMENTS[op]
     if len(arrays_or_shapes) != len(expected):
         raise ArgumentTypeError(
-            f"explain: {op} takes {len(expected)} arguments ({', '.join(expected)}), but {len(arrays_or_shapes)} are given"
+            f"explain: {op} takes {len(expected)} arguments ({', '.join(expected)}), "
+            f"but {len(arrays_or_shapes)} are given"
         )
     given = dict(zip(expected, arrays_or_shapes, strict=True))
     signature = SIGNATURES[op]
@@ -178,7 +183,7 @@ def _is_shape(value: Any) -> bool:
 
 def _dtype(value: Any) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(_bfloat16() if isinstance(value, str) and value == "bfloat16" else value)
+        dtype: np.dtype[Any] = np.dtype(_bfloat16() if isinstance(value, str) and value == "bfloat16" else value)
     except Exception:
         raise DTypeError(f"explain: dtype is {show(value)}, which is no dtype") from None
     if dtype.name not in FLOATS + INTEGERS:

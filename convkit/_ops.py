@@ -41,6 +41,7 @@ def conv2d(
     num_threads: int | None = ...,
 ) -> npt.NDArray[Any]: ...
 
+
 @overload
 def conv2d(
     input: _Cuda,
@@ -57,6 +58,7 @@ def conv2d(
     algorithm: str = ...,
     num_threads: int | None = ...,
 ) -> _Cuda: ...
+
 
 @public_signature
 def conv2d(
@@ -110,8 +112,8 @@ def conv2d(
         Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
-        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set.
-        The bits of the result do not depend on it.
+        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
+        threadpoolctl's ``threadpool_limits`` caps them all.  The bits of the result do not depend on it.
 
     Returns
     -------
@@ -130,6 +132,11 @@ def conv2d(
         `algorithm` cannot serve this call, or the arrays live on a GPU.
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
+
+    Warns
+    -----
+    PerformanceWarning
+        Only the slow reference implementation can serve the call, and it was not asked for.
 
     Notes
     -----
@@ -154,7 +161,8 @@ def conv2d(
            [4., 6., 6., 4.]], dtype=float32)
     """
     if foreign or filter is MISSING:
-        check_names("conv2d", {"input": input, "filter": filter}, foreign, _NAMES["conv2d"])
+        given = {"input": input, "filter": filter}
+        check_names("conv2d", given, foreign, _NAMES["conv2d"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
     return execute("conv2d", (input, filter), None, settings, out, num_threads)
 
@@ -178,6 +186,7 @@ def conv2d_backprop_filter(
     accumulate: bool = ...,
 ) -> npt.NDArray[Any]: ...
 
+
 @overload
 def conv2d_backprop_filter(
     input: _Cuda,
@@ -196,6 +205,7 @@ def conv2d_backprop_filter(
     num_threads: int | None = ...,
     accumulate: bool = ...,
 ) -> _Cuda: ...
+
 
 @public_signature
 def conv2d_backprop_filter(
@@ -252,10 +262,11 @@ def conv2d_backprop_filter(
         Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
-        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set.
-        The bits of the result do not depend on it.
+        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
+        threadpoolctl's ``threadpool_limits`` caps them all.  The bits of the result do not depend on it.
     accumulate : bool, default False
-        Add the gradient to `out`, which must be given, instead of overwriting it.
+        Add the gradient to `out`, which must be given, instead of overwriting it: start from zeros to sum the
+        gradients of several batches.
 
     Returns
     -------
@@ -276,6 +287,11 @@ def conv2d_backprop_filter(
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 
+    Warns
+    -----
+    PerformanceWarning
+        Only the slow reference implementation can serve the call, and it was not asked for.
+
     Notes
     -----
     With s the stride, d the dilation and p the padding before::
@@ -295,9 +311,12 @@ def conv2d_backprop_filter(
     np.float32(128.0)
     """
     if foreign or out_backprop is MISSING:
-        check_names("conv2d_backprop_filter", {"input": input, "filter_shape": filter_shape, "out_backprop": out_backprop}, foreign, _NAMES["conv2d_backprop_filter"])
+        given = {"input": input, "filter_shape": filter_shape, "out_backprop": out_backprop}
+        check_names("conv2d_backprop_filter", given, foreign, _NAMES["conv2d_backprop_filter"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
-    return execute("conv2d_backprop_filter", (input, out_backprop), filter_shape, settings, out, num_threads, accumulate)
+    return execute(
+        "conv2d_backprop_filter", (input, out_backprop), filter_shape, settings, out, num_threads, accumulate
+    )
 
 
 @overload
@@ -318,6 +337,7 @@ def conv2d_backprop_input(
     num_threads: int | None = ...,
 ) -> npt.NDArray[Any]: ...
 
+
 @overload
 def conv2d_backprop_input(
     input_shape: ShapeLike,
@@ -335,6 +355,7 @@ def conv2d_backprop_input(
     algorithm: str = ...,
     num_threads: int | None = ...,
 ) -> _Cuda: ...
+
 
 @public_signature
 def conv2d_backprop_input(
@@ -390,13 +411,13 @@ def conv2d_backprop_input(
         Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
-        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set.
-        The bits of the result do not depend on it.
+        CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
+        threadpoolctl's ``threadpool_limits`` caps them all.  The bits of the result do not depend on it.
 
     Returns
     -------
     ndarray
-        Of shape `input_shape` and of the filter's dtype or `out_dtype`; `out` itself if given.
+        Of the input's full shape and of the filter's dtype or `out_dtype`; `out` itself if given.
 
     Raises
     ------
@@ -410,6 +431,11 @@ def conv2d_backprop_input(
         `algorithm` cannot serve this call, or the arrays live on a GPU.
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
+
+    Warns
+    -----
+    PerformanceWarning
+        Only the slow reference implementation can serve the call, and it was not asked for.
 
     Notes
     -----
@@ -431,7 +457,8 @@ def conv2d_backprop_input(
     (1, 6, 6, 3)
     """
     if foreign or out_backprop is MISSING:
-        check_names("conv2d_backprop_input", {"input_shape": input_shape, "filter": filter, "out_backprop": out_backprop}, foreign, _NAMES["conv2d_backprop_input"])
+        given = {"input_shape": input_shape, "filter": filter, "out_backprop": out_backprop}
+        check_names("conv2d_backprop_input", given, foreign, _NAMES["conv2d_backprop_input"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
     return execute("conv2d_backprop_input", (filter, out_backprop), input_shape, settings, out, num_threads)
 

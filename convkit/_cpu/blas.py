@@ -47,7 +47,8 @@ def _native(library: Any) -> Any:
         if None in products:
             continue
         wide = "64_" in name or "USE64BITINT" in _configuration(handle)
-        blas = _engine.Blas(*map(_address, products), wide, _address(limit))
+        sgemm, dgemm = map(_address, products)
+        blas = _engine.Blas(sgemm, dgemm, wide, _address(limit))
         if _computes(blas):
             return blas
     return None

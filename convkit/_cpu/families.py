@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,14 +50,14 @@ class ReferencePlan(Plan):
         return self.BYTES + totals
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
-        g = self.problem.geometry
+        g, (first, second) = self.problem.geometry, operands
         with np.errstate(all="ignore"):
             if self.problem.op == "conv2d":
-                reference.conv2d(g, *operands, out)
+                reference.conv2d(g, first, second, out)
             elif self.problem.op == "conv2d_backprop_filter":
-                reference.conv2d_backprop_filter(g, *operands, out, self.problem.accumulate)
+                reference.conv2d_backprop_filter(g, first, second, out, self.problem.accumulate)
             else:
-                reference.conv2d_backprop_input(g, *operands, out)
+                reference.conv2d_backprop_input(g, first, second, out)
 
 
 class Reference(Implementation):
@@ -258,8 +259,13 @@ class Gemm(Im2col):
                 merged = {**by_role, "input": image, "filter": weights}
                 pixels = g.in_size[0] * g.in_size[1]
                 flat = replace(
-                    g, in_size=(1, 1), filter_size=(1, 1), out_size=(1, 1), in_channels=g.in_channels * pixels,
-                    strides=(1, 1), dilations=(1, 1),
+                    g,
+                    in_size=(1, 1),
+                    filter_size=(1, 1),
+                    out_size=(1, 1),
+                    in_channels=g.in_channels * pixels,
+                    strides=(1, 1),
+                    dilations=(1, 1),
                 )
                 return replace(
                     problem,
@@ -280,7 +286,7 @@ class Gemm(Im2col):
 def _merge_axes(operand: Operand, order: list[int], channel_axis: int) -> Operand | None:
     """Return the operand with three axes, slowest first, as one long channel axis, if they are one run in memory."""
     dense = [axis for axis in order if operand.shape[axis] > 1]
-    for outer, inner in zip(dense, dense[1:], strict=False):
+    for outer, inner in itertools.pairwise(dense):
         if operand.strides[outer] != operand.shape[inner] * operand.strides[inner]:
             return None
     shape, strides = list(operand.shape), list(operand.strides)
@@ -300,7 +306,9 @@ def _table() -> Table:
         ("reference", Reference),
     )
     return {
-        (op, dtype): tuple(kind("cpu", family, op, dtype) for family, kind in families) for op in OPS for dtype in FLOATS
+        (op, dtype): tuple(kind("cpu", family, op, dtype) for family, kind in families)
+        for op in OPS
+        for dtype in FLOATS
     }
 
 

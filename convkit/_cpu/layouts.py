@@ -63,7 +63,9 @@ def pixel_layout(operand: Operand, arithmetic: str) -> tuple[Layout, bool]:
     return COPY, True
 
 
-def filter_layout(operand: Operand, strides: tuple[int, int, int, int], sizes: tuple[int, ...], arithmetic: str) -> Layout:
+def filter_layout(
+    operand: Operand, strides: tuple[int, int, int, int], sizes: tuple[int, ...], arithmetic: str
+) -> Layout:
     """Return how a filter is a matrix of (tap row, tap column, channel in) and channel out.
 
     ``strides`` and ``sizes`` are in that order, for one group; in a gradient, in and out have changed places.

@@ -84,7 +84,7 @@ def _own_cgroups(controller: str) -> list[Path]:
     """Return the folders of this process's cgroup and its ancestors, for cgroup v2 and the v1 controller alike."""
     folders = []
     for line in (_read(Path("/proc/self/cgroup")) or "").splitlines():
-        _, names, path = (line.split(":", 2) + ["", ""])[:3]
+        _, names, path = [*line.split(":", 2), "", ""][:3]
         if names == "":
             roots = [_CGROUP, _CGROUP / "unified"]
         elif controller in names.split(","):

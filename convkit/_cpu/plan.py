@@ -324,8 +324,11 @@ def gather_spec(
 
 def _is_whole_image(window: Window) -> bool:
     """Tell whether each output pixel sees exactly the input pixel at its place."""
-    return window.taps == 1 and window.size == window.out_size and window.steps == (1, 1) and not any(
-        window.row_at + window.col_at
+    return (
+        window.taps == 1
+        and window.size == window.out_size
+        and window.steps == (1, 1)
+        and not any(window.row_at + window.col_at)
     )
 
 
@@ -580,9 +583,7 @@ def _slices(tiles: int, patch_block: int, channel_block: int, total: int, pixels
     return -(-total // slice_pixels), slice_pixels
 
 
-def scatter_spec(
-    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int
-) -> ScatterSpec:
+def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int) -> ScatterSpec:
     """Plan an input gradient as products that are added to the pixels they came from (col2im)."""
     arithmetic = arithmetic_of(filter.dtype)
     size = _size(arithmetic)
