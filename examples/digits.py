@@ -91,16 +91,16 @@ class Network:
 
 
 class Momentum:
-    """Plain stochastic gradient descent with momentum; `decay` pulls every parameter a little towards zero."""
+    """Plain stochastic gradient descent with momentum."""
 
-    def __init__(self, parameters, momentum=0.9, decay=1e-3):
-        self.parameters, self.momentum, self.decay = parameters, momentum, decay
+    def __init__(self, parameters, momentum=0.9):
+        self.parameters, self.momentum = parameters, momentum
         self.velocities = [np.zeros_like(value) for value, _ in parameters]
 
     def step(self, rate):
         for (value, gradient), velocity in zip(self.parameters, self.velocities, strict=True):
             velocity *= self.momentum
-            velocity -= rate * (gradient + self.decay * value)
+            velocity -= rate * gradient
             value += velocity
 
 
@@ -136,7 +136,7 @@ def shift(images, rng):
     return padded[np.arange(count)[:, np.newaxis, np.newaxis], rows[:, :, np.newaxis], columns[:, np.newaxis, :]]
 
 
-def train(network, images, labels, epochs, rng, batch=32, first_rate=0.03):
+def train(network, images, labels, epochs, rng, batch=64, first_rate=0.1):
     """Train in place, with one printed line per epoch; return the mean loss of every epoch."""
     optimizer = Momentum(network.parameters())
     losses = []

@@ -604,8 +604,8 @@ def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Opera
             _aligned(taps * n * g.group_out * size),
             _aligned(pixels * taps * n * size),
             _aligned(images * area * n * size),
-            # Second-level sums, where more terms than SUM_BLOCK can meet in a pixel.
-            _aligned(images * area * n * size) if _additions(window, images, pixels) > SUM_BLOCK else 0,
+            # Second-level sums, where more taps than SUM_BLOCK can meet in a pixel.
+            _aligned(images * area * n * size) if window.taps > SUM_BLOCK else 0,
         )
         if sum(scratch) <= limit:
             break
@@ -634,11 +634,6 @@ def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Opera
         tap_block=taps,
         scratch=scratch,
     )
-
-
-def _additions(window: Window, images: int, pixels: int) -> int:
-    """Return how often a tile's sums are added to: once per tap for every block of output pixels."""
-    return window.taps * -(-images * window.grid // pixels)
 
 
 def scatters(g: ConvGeometry) -> bool:

@@ -60,12 +60,12 @@ static inline strided strided_new(generator *r, const int64_t length[4], ck_type
 }
 
 /* What an array is for decides on its dtypes and the usual orders of its axes. */
-typedef enum { PIXELS, TAPS, PIXEL_RESULT, TAP_RESULT } purpose;
+typedef enum { PIXELS, PIXEL_GRADIENT, PIXEL_RESULT, TAPS, TAP_RESULT } purpose;
 
 static inline ck_type random_type(generator *r, purpose use, ck_type arithmetic)
 {
-    static const ck_type floats[] = {CK_F32, CK_F16, CK_BF16}, integers[] = {CK_BOOL, CK_I8, CK_U8, CK_I16, CK_U16},
-                         wide[] = {CK_I32, CK_U32, CK_I64, CK_U64};
+    static const ck_type floats[] = {CK_F32, CK_F16, CK_BF16}, wide[] = {CK_I32, CK_U32, CK_I64, CK_U64};
+    static const ck_type integers[] = {CK_BOOL, CK_I8, CK_U8, CK_I16, CK_U16};
     if (one_in(r, 2))
         return arithmetic;
     if (use == PIXELS && one_in(r, 2))
@@ -76,13 +76,13 @@ static inline ck_type random_type(generator *r, purpose use, ck_type arithmetic)
 static inline strided strided_random(generator *r, const int64_t length[4], purpose use, ck_type arithmetic)
 {
     static const int orders[3][4] = {{0, 1, 2, 3}, {3, 2, 0, 1}, {3, 0, 1, 2}}, planes[4] = {0, 3, 1, 2};
-    bool input = use == PIXELS || use == TAPS;
+    bool input = use != PIXEL_RESULT && use != TAP_RESULT, pixels = use < TAPS;
     ck_type type = random_type(r, use, arithmetic);
     bool swapped = type != CK_BF16 && bytes_of(type) > 1 && one_in(r, 4);
     tidiness tidy = one_in(r, 2) ? DENSE : one_in(r, 2) ? GAPS : ODD;
     int order[4];
-    memcpy(order, orders[use == TAPS || use == TAP_RESULT ? between(r, 0, 2) : 0], sizeof order);
-    if ((use == PIXELS || use == PIXEL_RESULT) && one_in(r, 2))
+    memcpy(order, orders[pixels ? 0 : between(r, 0, 2)], sizeof order);
+    if (pixels && one_in(r, 2))
         memcpy(order, planes, sizeof order);
     if (one_in(r, 4))
         shuffle(r, order, 4);
@@ -105,7 +105,10 @@ static inline double small_integer(generator *r, ck_type type)
 /* Numbers whose sums depend on their order. */
 static inline double any_number(generator *r, ck_type type)
 {
-    return type >= CK_BOOL ? small_integer(r, type) : ldexp((double)between(r, -99999, 99999), -(int)between(r, 10, 20));
+    if (type >= CK_BOOL)
+        return small_integer(r, type);
+    double number = (double)between(r, -99999, 99999);
+    return ldexp(number, -(int)between(r, 10, 20));
 }
 
 static inline void strided_fill(generator *r, strided *s, double (*draw)(generator *, ck_type))

@@ -136,7 +136,8 @@ static void any_float_rounds_to_the_nearest(void)
             if (!isnan(value))
                 check_rounding(&SHORTS[t], value);
         }
-        static const float edges[] = {0, 0x1p-149f, 0x1p-126f, 0x1.fffffep127f, INFINITY, 65504, 65519.996f, 65520, 0x1p-25f};
+        static const float edges[] = {0,        0x1p-149f,  0x1p-126f, 0x1.fffffep127f, INFINITY,
+                                      65504.0f, 65519.996f, 65520.0f,  0x1p-25f};
         for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
             check_rounding(&SHORTS[t], edges[i]);
     }

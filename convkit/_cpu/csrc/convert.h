@@ -7,7 +7,7 @@
 /* Reads n elements `from_step` bytes apart and writes them `to_step` elements of the arithmetic's dtype apart. */
 typedef void (*ck_load_fn)(void *to, int64_t to_step, const char *from, int64_t from_step, int64_t n);
 
-/* The way back; adds to what is there if `add` (rounded once, after the addition). */
+/* The way back; with `add`, adds to what is there in the arithmetic's dtype and then rounds to the array's. */
 typedef void (*ck_store_fn)(char *to, int64_t to_step, const void *from, int64_t from_step, int64_t n, bool add);
 
 /* The converters between an array and the arithmetic's dtype (CK_F32 or CK_F64); NULL for pairs that never meet. */

@@ -200,7 +200,9 @@ int ck_filter_gradient_run(const ck_filter_gradient *g, const ck_job *limits)
         job.ctx = &s;
         job.fn = sum_unit;
         job.chunks = ck_min(at_once, tiles - first) * g->slices;
-        job.scratch_bytes = (size_t)(g->patch_bytes + g->gradient_bytes + g->tile_bytes + g->stage_bytes);
+        /* At least a byte, so that the parts have addresses where nothing is copied. */
+        job.scratch_bytes =
+            (size_t)ck_max(1, g->patch_bytes + g->gradient_bytes + g->tile_bytes + g->stage_bytes);
         int code = ck_pool_run(&job);
         if (code != CK_OK)
             return code;

@@ -179,6 +179,7 @@ int ck_product_run(const ck_product *p, const ck_job *limits)
     }
     job.fn = product_unit;
     job.chunks = p->units;
-    job.scratch_bytes = (size_t)(p->patch_bytes + p->filter_bytes + p->tile_bytes + p->stage_bytes);
+    /* At least a byte, so that the parts have addresses where nothing is copied. */
+    job.scratch_bytes = (size_t)ck_max(1, p->patch_bytes + p->filter_bytes + p->tile_bytes + p->stage_bytes);
     return ck_pool_run(&job);
 }

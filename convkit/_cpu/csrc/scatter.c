@@ -129,7 +129,7 @@ static void scatter_unit(void *ctx, int64_t unit, ck_worker *worker)
     char *columns = filter + s->filter_bytes, *sums = columns + s->column_bytes, *totals = sums + s->tile_bytes;
     int64_t tile_bytes = t.images * w->height * w->width * t.channels * size;
     int64_t block = ck_min(s->pixel_block, pixels), added = 0;
-    bool levels = w->rows * w->cols * ck_ceil_div(pixels, block) > CK_SUM_BLOCK;
+    bool levels = w->rows * w->cols > CK_SUM_BLOCK; /* each tap adds to a pixel once at most */
     if (block * s->out_channels * size > s->gradient_bytes || tile_bytes > s->tile_bytes ||
         s->tap_block * t.channels * s->out_channels * size > s->filter_bytes ||
         s->tap_block * t.channels * block * size > s->column_bytes || (levels && tile_bytes > s->total_bytes)) {
@@ -153,7 +153,7 @@ static void scatter_unit(void *ctx, int64_t unit, ck_worker *worker)
                                 (ck_matrix){gradients + k * size, s->out_channels, false},
                                 (ck_matrix){filter + k * size, s->out_channels, true}, k > 0,
                                 (ck_matrix){columns, n, false});
-                if (added + b1 - b0 > CK_SUM_BLOCK) {
+                if (levels && added + b1 - b0 > CK_SUM_BLOCK) {
                     add_level(s, totals, sums, tile_bytes);
                     added = 0;
                 }

@@ -23,7 +23,7 @@ typedef struct {
     int64_t image_block, channel_block;                /* size of a tile */
     int64_t pixel_block;                               /* output pixels of one product */
     int64_t tap_block;                                 /* neighbouring taps of one product; 1 if channels are cut */
-    /* Parts of a participant's scratch; total_bytes is 0 where no more than CK_SUM_BLOCK additions meet in a pixel. */
+    /* Parts of a participant's scratch; total_bytes may be 0 where there are no more than CK_SUM_BLOCK taps. */
     int64_t gradient_bytes, filter_bytes, column_bytes, tile_bytes, total_bytes;
 } ck_scatter;
 

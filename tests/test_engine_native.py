@@ -1,0 +1,27 @@
+"""The C drivers of conversions, patches and products, plain and under the sanitizers, without Python in the process."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MAKEFILE = Path(__file__).parent / "c" / "Makefile"
+DRIVERS = "test_convert test_patches test_product test_filter_gradient test_scatter"
+
+
+@pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", "tsan"])
+def test_engine_drivers(kind: str, tmp_path: Path) -> None:
+    """Every driver passes; its output is the message of a failure."""
+    for tool in ("gcc", "make"):
+        assert shutil.which(tool), f"{tool} is needed to test csrc/"
+    done = subprocess.run(
+        ["make", "-f", str(MAKEFILE), "CC=gcc", f"BUILD={tmp_path}", f"DRIVERS={DRIVERS}", f"run-{kind}"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(" passed, 0 failed") == len(DRIVERS.split())
