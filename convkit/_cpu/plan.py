@@ -22,15 +22,16 @@ from .machine import Machine
 # As CK_SUM_BLOCK in multiply.h.
 SUM_BLOCK = 512
 
-# Arithmetic of one tile: about half a millisecond on one core of a current server (tuned on an AMD EPYC 9004 at 2.6 GHz
-# with OpenBLAS 0.3).  Less, and BLAS spends too much on packing the same filter again; more, and few tiles are left for
-# many cores.
-TILE_FLOPS = 40e6
+# A shard's patches, filter and result together take this part of the last-level cache that a core can count on.  Tuned
+# on an AMD EPYC 9004 with OpenBLAS 0.3: from an eighth to a half the speed is the same within 3 %.
+CACHE_PARTS = 4
 # Below this a tile is not cut further to get more of them.
 LEAST_TILE_FLOPS = 2e6
 # The least number of tiles that a large problem is cut into, for load balance on up to about as many cores.
 TILES = 48
 MOST_CHANNELS = 512
+# Fewer rows than this make a product slow, whatever the cache.
+LEAST_ROWS = 64
 # Most bytes of converted image that a tile keeps; beyond, each patch converts its own pixels again.
 MOST_STAGED = 2 * 2**20
 # When an input gradient is scattered and not gathered (measured: docs/decisions/0004-input-gradient.md): gathering
@@ -415,10 +416,7 @@ def _tile(spec: ProductSpec, window: Window, machine: Machine) -> tuple[int, int
     block = sum_block(terms)
     n = _cut(spec.out_channels, MOST_CHANNELS)
     total = spec.images * window.grid
-    # Patches, filter and result of one tile share half of the core's part of the last-level cache.
-    cache = machine.llc_share // 2 // size
-    pixels = max(64, min(int(TILE_FLOPS / (2 * terms * n)), (cache - block * n) // (block + n)))
-    pixels = max(1, min(total, max(256, pixels)))
+    pixels = min(total, _beside(block, n, size, machine))
 
     def tiles() -> int:
         return -(-total // pixels) * -(-spec.out_channels // n) * spec.groups * len(spec.phases)
@@ -426,11 +424,17 @@ def _tile(spec: ProductSpec, window: Window, machine: Machine) -> tuple[int, int
     def flops() -> float:
         return 2.0 * pixels * terms * n
 
-    while tiles() < TILES and pixels > 64 and flops() > LEAST_TILE_FLOPS:
+    while tiles() < TILES and pixels > LEAST_ROWS and flops() > LEAST_TILE_FLOPS:
         pixels = -(-pixels // 2)
     while tiles() < TILES and n > 32 and flops() > LEAST_TILE_FLOPS:
         n = -(-n // 2)
     return pixels, n
+
+
+def _beside(block: int, n: int, size: int, machine: Machine) -> int:
+    """Return how many rows of a matrix of ``block`` columns, and of its product with n columns, fit a shard's cache."""
+    elements = machine.llc_share // CACHE_PARTS // size
+    return max(LEAST_ROWS, (elements - block * n) // (block + n))
 
 
 def _fit_product(spec: ProductSpec, window: Window, block: int, pixels: int, n: int, packed: int) -> ProductSpec:
@@ -511,7 +515,8 @@ def filter_gradient_spec(
     patch, n = window.taps * g.group_in, g.group_out
     total = g.batch * window.grid
     pixels = _gradient_pixels(window, total, within_image)
-    patch_block, channel_block = _cut(patch, SUM_BLOCK), _cut(n, MOST_CHANNELS // 2)
+    channel_block = _cut(n, MOST_CHANNELS // 2)
+    patch_block = _cut(patch, _beside(pixels, channel_block, size, machine))
     tiles = -(-patch // patch_block) * -(-n // channel_block) * g.groups
     slices, slice_pixels = _slices(tiles, patch_block, channel_block, total, pixels)
     while True:
