@@ -7,7 +7,6 @@ threads BLAS has (docs/decisions/0002-blas.md).
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 import threading
@@ -176,15 +175,32 @@ def _hold(library: Any) -> _Hold:
     return _ProcessHold(library.get_num_threads, library.set_num_threads)
 
 
-@functools.cache
+_lookup: tuple[Any, _Hold, Any] | None = None
+_lookup_lock = threading.Lock()
+
+
 def _found() -> tuple[Any, _Hold, Any]:
     """Return the way to multiply matrices, the hold on its threads and the library; looked up at the first use."""
+    global _lookup
+    if _lookup is None:
+        with _lookup_lock:  # two holds on one library would restore each other's thread count
+            if _lookup is None:
+                _lookup = _look_up()
+    return _lookup
+
+
+def _look_up() -> tuple[Any, _Hold, Any]:
     libraries = _libraries()
     for library in libraries:
-        blas = _native(library)
+        hold = _hold(library)
+        entered = hold.enter()
+        try:
+            blas = _native(library)
+        finally:
+            hold.leave(entered)
         if blas is not None:
             logger.debug("matrix products by %s", library.filepath)
-            return blas, _hold(library), library
+            return blas, hold, library
     logger.debug("no BLAS library exports a usable product; matrix products by numpy.matmul")
     if libraries:
         return _engine.Blas(), _hold(libraries[0]), libraries[0]
