@@ -8,12 +8,13 @@ import operator
 import reprlib
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ._errors import ArgumentTypeError, ShapeError
+from ._foreign import BORDERS, DATA_FORMATS_ELSEWHERE, FILTER_FORMATS_ELSEWHERE, PAD_FIRST
 from ._formats import VECTOR, is_packed, letters, rank
 
 IntArray = npt.NDArray[np.integer[Any]]
@@ -26,6 +27,17 @@ PADDING_MODES = ("VALID", "SAME", "SAME_LOWER", "FULL")
 
 _DIMENSION = {"N": "batch", "C": "channel", "H": "height", "W": "width"}
 _LONGEST_TEXT = 120
+_ELSEWHERE = {"data_format": DATA_FORMATS_ELSEWHERE, "filter_format": FILTER_FORMATS_ELSEWHERE}
+
+# Arrays that lack dimensions: (argument, format, rank) with what to write.
+_MISSING_AXES = {
+    ("input", "NHWC", 3): "for one image, image[np.newaxis]",
+    ("input", "NCHW", 3): "for one image, image[np.newaxis]",
+    ("input", "NHWC", 2): "for one image, image[np.newaxis, :, :, np.newaxis]",
+    ("input", "NCHW", 2): "for one image, image[np.newaxis, np.newaxis]",
+    ("filter", "HWIO", 2): "for one filter of one channel, filter[:, :, np.newaxis, np.newaxis]",
+    ("filter", "OIHW", 2): "for one filter of one channel, filter[np.newaxis, np.newaxis]",
+}
 
 
 class _ShortRepr(reprlib.Repr):
@@ -114,23 +126,38 @@ def as_items(op: str, argument: str, value: object, *, most: int) -> tuple[objec
 
 def parse_shape(op: str, argument: str, value: object, *, most: int) -> tuple[int, ...]:
     """A shape of any rank up to `most` + 1; its dimensions are not negative."""
+    if issubclass(type(value), np.ndarray) and cast("IntArray", value).ndim > 1:
+        example = "w.shape" if argument.startswith("filter") else "x.shape"
+        raise ArgumentTypeError(
+            f"{op}: {argument} must be a sequence of integers; got {show(value)}: pass its shape, e.g. {example}"
+        )
     items = as_items(op, argument, value, most=most)
     if items is None:
-        raise wrong_type(op, argument, "a sequence of integers", value)
+        either = ", four or (height, width)" if _may_be_pair(op, argument) else ""
+        raise wrong_type(op, argument, "a sequence of integers" + either, value)
     return tuple(
         as_int(op, f"{argument}[{axis}]", item, least=0, expected="an integer size") for axis, item in enumerate(items)
     )
 
 
+def _may_be_pair(op: str, argument: str) -> bool:
+    """Whether (height, width) will do for a shape."""
+    return op == "conv2d_backprop_input" and argument == "input_shape"
+
+
 def parse_format(op: str, argument: str, value: object, known: dict[str, str]) -> str:
     """One of the formats in `known`."""
-    names = ", ".join(map(repr, known))
     text = as_text(value)
+    if text in known:
+        return text
+    names = ", ".join(map(repr, known))
+    plain = (show(value) if text is None else text).strip().upper()
+    ours = repr(plain) if plain in known else _ELSEWHERE[argument].get(plain)
+    hint = f"; that is {ours}" if ours else ""
     if text is None:
-        raise wrong_type(op, argument, f"one of {names}", value)
-    if text not in known:
-        raise ShapeError(f"{op}: {argument} is {show(text)}, but it must be one of {names}")
-    return text
+        error = wrong_type(op, argument, f"one of {names}", value)
+        raise ArgumentTypeError(f"{error}{hint}")
+    raise ShapeError(f"{op}: {argument} is {show(text)}, but it must be one of {names}{hint}")
 
 
 def parse_array_shape(op: str, argument: str, value: object, layout: str, known: dict[str, str]) -> tuple[int, ...]:
@@ -138,8 +165,11 @@ def parse_array_shape(op: str, argument: str, value: object, layout: str, known:
     shape = parse_shape(op, argument, value, most=rank(layout))
     if len(shape) != rank(layout):
         count = f"{len(shape)}" if len(shape) <= rank(layout) else f"more than {rank(layout)}"
+        either = ", or (height, width) alone" if _may_be_pair(op, argument) else ""
+        remedy = _MISSING_AXES.get((argument, layout, len(shape)))
         raise ShapeError(
-            f"{op}: {argument} has {count} dimensions, {show(value)}, but {layout} has {rank(layout)}: {known[layout]}"
+            f"{op}: {argument} has {count} dimensions, {show(value)}, but {layout} has {rank(layout)}: "
+            f"{known[layout]}{either}{f'; {remedy}' if remedy else ''}"
         )
     if is_packed(layout) and shape[-1] != VECTOR:
         raise ShapeError(
@@ -185,20 +215,26 @@ def parse_padding(op: str, value: object, data_format: str) -> str | tuple[tuple
         # Some letters outside ASCII become ASCII in upper case.
         if text.isascii() and text.upper() in PADDING_MODES:
             return text.upper()
-        raise ShapeError(f"{op}: padding is {show(text)}, but it must be {expected}")
+        hint = f"; {PAD_FIRST}" if text.lower() in BORDERS else ""
+        raise ShapeError(f"{op}: padding is {show(text)}, but it must be {expected}{hint}")
     items = as_items(op, "padding", value, most=4)
     if items is None:
         every = as_int(op, "padding", value, least=0, expected=expected)
         return (every, every), (every, every)
     if len(items) not in (2, 4):
         raise ShapeError(f"{op}: padding is {show(value)}, but it must be {expected}")
-    if len(items) == 2 and as_items(op, "padding", items[0], most=2) is None:
-        height, width = (
-            as_int(op, f"padding for the {name} dimension", item, least=0)
-            for name, item in zip(("height", "width"), items, strict=True)
-        )
-        return (height, height), (width, width)
     names = order if len(items) == 4 else "HW"
+    if as_items(op, "padding", items[0], most=2) is None:
+        numbers = [
+            as_int(op, f"padding for the {_DIMENSION[name]} dimension", item, least=0)
+            for name, item in zip(names, items, strict=True)
+        ]
+        if len(numbers) == 4:
+            raise ShapeError(
+                f"{op}: padding is {show(value)}, but four numbers are no padding; write ((top, bottom), (left, right))"
+            )
+        height, width = numbers
+        return (height, height), (width, width)
     pairs = {name: _padding_pair(op, name, item, expected) for name, item in zip(names, items, strict=True)}
     for name in "NC":
         if pairs.get(name, (0, 0)) != (0, 0):

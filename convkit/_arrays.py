@@ -235,14 +235,15 @@ def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[An
 
 
 def as_out(op: str, out: Any) -> npt.NDArray[Any]:
-    """Return ``out`` if it is an array that can be written to at all."""
+    """Return ``out`` as a plain ndarray, if it is an array that can be written to at all."""
     if is_cuda(out):
         raise UnsupportedError(f"{op}: out is of type {type_name(out)}, on a GPU, but the inputs are on the CPU")
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, but must be a numpy.ndarray")
-    if not out.flags.writeable:
+    plain = np.asarray(out)  # of a subclass, the memory without its methods
+    if not plain.flags.writeable:
         raise ArgumentError(f"{op}: out is read-only, but must be writeable")
-    return out
+    return plain
 
 
 def check_out_form(op: str, out: Form, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import as_text, show
 from ._arrays import (
     Form,
     Operand,
@@ -29,7 +30,7 @@ from ._cpu.families import TABLE
 from ._cpu.machine import available_memory, this_machine
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, UnsupportedError, WorkspaceError
-from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry
+from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry, without_idle_taps
 from ._options import Options, current
 from ._registry import FAMILIES, Choice, Plan, Problem, choose
 
@@ -90,6 +91,8 @@ class Call:
     axes: tuple[tuple[int, ...], ...]
     out_axes: tuple[int, ...]
     nothing_to_sum: bool
+    taps: tuple[slice, slice] | None
+    slow: bool
 
 
 def _axes(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
@@ -99,12 +102,14 @@ def _axes(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
 
 
 def _check_algorithm(op: str, algorithm: Any) -> str:
-    if not isinstance(algorithm, str):
+    name = as_text(algorithm)
+    if name is None:
         raise ArgumentTypeError(f"{op}: algorithm is of type {type(algorithm).__name__}, but must be a string")
+    algorithm = name
     if algorithm != "auto" and algorithm not in FAMILIES:
-        known = ", ".join(map(repr, FAMILIES))
-        raise ArgumentError(f"{op}: algorithm is {algorithm!r:.60}, but must be 'auto' or one of {known}")
-    return algorithm
+        here = ", ".join(sorted({repr(candidate.family) for row in TABLE.values() for candidate in row}))
+        raise ArgumentError(f"{op}: algorithm is {show(algorithm)}, but must be 'auto' or one of {here}")
+    return name
 
 
 def prepare(
@@ -150,30 +155,24 @@ def prepare(
         check_out_form(op, out, shape, out_dtype)
     axes = tuple(_axes(role, geometry) for role in signature.arrays)
     out_axes = _axes(signature.result, geometry)
+    served, taps = without_idle_taps(geometry)
+    operands = [Operand.of(role, form, order) for role, form, order in zip(signature.arrays, forms, axes, strict=True)]
+    result = Operand.of("out", out or fresh_form(shape, out_dtype), out_axes)
+    if taps is not None:
+        operands = [_with_taps(operand, taps) if operand.role == "filter" else operand for operand in operands]
+        result = _with_taps(result, taps) if signature.result == "filter" else result
     problem = Problem(
-        geometry=geometry,
+        geometry=served,
         dtype=dtype,
-        operands=tuple(
-            Operand.of(role, form, order) for role, form, order in zip(signature.arrays, forms, axes, strict=True)
-        ),
-        out=Operand.of("out", out or fresh_form(shape, out_dtype), out_axes),
+        operands=tuple(operands),
+        out=result,
         accumulate=accumulate,
         workspace_limit=workspace_limit,
         precision=precision,
     )
     machine = this_machine()
     choice = choose(TABLE, problem, machine, algorithm)
-    if choice.by_default and choice.chosen.family == "reference":
-        reasons = "; ".join(f"{name}: {why}" for name, why in choice.candidates if why)
-        warnings.warn(
-            f"{op}: only the slow reference implementation can serve this call ({reasons})",
-            PerformanceWarning,
-            stacklevel=5,
-        )
     logger.debug("%s: %s serves %s", op, choice.chosen.name, geometry)
-    summed = math.prod(geometry.filter_size) * geometry.group_in if op == "conv2d" else geometry.out_channels
-    if op == "conv2d_backprop_filter":
-        summed = geometry.batch * math.prod(geometry.out_size)
     return Call(
         geometry=geometry,
         problem=problem,
@@ -183,8 +182,16 @@ def prepare(
         dtype=out_dtype,
         axes=axes,
         out_axes=out_axes,
-        nothing_to_sum=summed == 0 or any(0 in form[0] for form in forms),
+        nothing_to_sum=problem.empty,
+        taps=taps,
+        slow=choice.by_default and choice.chosen.family == "reference",
     )
+
+
+def _with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
+    """Return a filter's operand with some of its taps only."""
+    rows, columns = (part.stop - part.start for part in taps)
+    return replace(operand, shape=(rows, columns, *operand.shape[2:]))
 
 
 _prepared = lru_cache(maxsize=1024)(prepare)
@@ -248,8 +255,9 @@ def execute(
     arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
     if len(arrays) < len(values):
         arrays = settle_weak([as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)])
+    given = out
     if out is not None:
-        as_out(op, out)
+        out = as_out(op, out)
     if accumulate is not False:
         check_accumulate(op, accumulate, out)
     options = current()
@@ -263,21 +271,35 @@ def execute(
         accumulate,
         options,
     )
-    result: Array
-    if out is None:
-        result = allocate(op, call.shape, call.dtype)
-    else:
-        result = out
+    result: Array = allocate(op, call.shape, call.dtype) if out is None else out
+    if out is not None:
         check_overlap(op, result, tuple(zip(signature.arrays, arrays, strict=True)))
-    if result.size == 0:
-        return result
     if call.nothing_to_sum:
         if not accumulate:
             result[...] = 0
-        return result
+    else:
+        if call.slow:
+            reasons = "; ".join(f"{name}: {why}" for name, why in call.choice.candidates if why)
+            message = f"{op}: only the slow reference implementation can serve this call ({reasons})"
+            warnings.warn(message, PerformanceWarning, stacklevel=3)
+        _compute(call, arrays, result, threads)
+    return result if given is None else given
+
+
+def _compute(call: Call, arrays: list[Array], result: Array, threads: int) -> None:
+    """Run the plan on the arrays as views in the orders N, H, W, C and H, W, I, O, without idle taps."""
     views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
-    call.plan.run(views, result.transpose(call.out_axes), threads)
-    return result
+    out = result.transpose(call.out_axes)
+    if call.taps is not None:
+        signature = SIGNATURES[call.geometry.op]
+        if signature.result == "filter":
+            if not call.problem.accumulate:
+                result[...] = 0
+            out = out[call.taps]
+        else:
+            place = signature.arrays.index("filter")
+            views[place] = views[place][call.taps]
+    call.plan.run(views, out, threads)
 
 
 def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:

@@ -90,7 +90,7 @@ class Explanation:
 
 
 def explain(
-    op: Any, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "float32", **keywords: Any
+    op: Any = None, *arrays_or_shapes: Any, device: Any = "cpu", dtype: Any = "float32", **keywords: Any
 ) -> Explanation:
     """Tell which implementation would serve a call, why the others would not, and what it takes.
 
@@ -115,8 +115,8 @@ def explain(
     Raises
     ------
     ConvkitError
-        What the operation itself would raise, other than for the contents of memory: an overlap of `out` with an
-        input, or a result too large for the memory there is.
+        What the operation itself would raise, other than for an overlap of `out` with an input, or a result too
+        large for the memory there is.
     """
     if not isinstance(op, str):
         raise ArgumentTypeError(f"explain: op is of type {type(op).__name__}, but must be a string")

@@ -1,11 +1,11 @@
-"""Keyword arguments of other libraries, refused with the name that convkit uses."""
+"""Keyword arguments and formats of other libraries, refused with what convkit calls them or does instead."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_overloads
 
 from ._errors import ArgumentTypeError
 
@@ -28,6 +28,43 @@ OURS: Mapping[str, str] = {
     **dict.fromkeys(("method", "algo", "backend", "impl"), "algorithm"),
 }
 
+_ADD_BIAS = "no bias is added here; add it to the result"
+PAD_FIRST = "padding is zeros here; for another border np.pad the image first"
+_AS_OPTION = "it is an option, as in: with convkit.options({}=...)"
+_TRANSPOSED = "a transposed convolution is conv2d_backprop_input"
+
+# Names for what no argument says, with what to do instead.
+RECIPES: Mapping[str, str] = {
+    **dict.fromkeys(("bias", "use_bias", "b", "bias_add"), _ADD_BIAS),
+    **dict.fromkeys(("activation", "activation_mode", "activation_fn"), "apply it to the result, as np.maximum(y, 0)"),
+    **dict.fromkeys(("padding_mode", "boundary", "fillvalue", "cval", "borderType"), PAD_FIRST),
+    "output_padding": "give conv2d_backprop_input the input_shape instead",
+    **dict.fromkeys(("lhs_dilation", "transposed"), _TRANSPOSED),
+    **dict.fromkeys(("depth_multiplier", "channel_multiplier"), "depthwise is groups=C with C*multiplier out channels"),
+    **dict.fromkeys(("name", "use_cudnn_on_gpu"), "leave it out"),
+    **{option: _AS_OPTION.format(option) for option in ("workspace_limit", "precision", "deterministic", "autotune")},
+}
+
+# Borders that others offer as a mode of padding.
+BORDERS = frozenset(("reflect", "symmetric", "mirror", "edge", "nearest", "replicate", "circular", "wrap"))
+
+# Formats as others write them, in upper case, with what they are here.
+_TENSOR = "'NCHW', the shape that torch tensors have in any memory format"
+DATA_FORMATS_ELSEWHERE: Mapping[str, str] = {
+    "CHANNELS_LAST": "'NHWC'",
+    "CHANNELS_FIRST": "'NCHW'",
+    **dict.fromkeys(("TORCH.CHANNELS_LAST", "TORCH.CONTIGUOUS_FORMAT", "TORCH.PRESERVE_FORMAT"), _TENSOR),
+    "HWC": "'NHWC' after image[np.newaxis]",
+    "CHW": "'NCHW' after image[np.newaxis]",
+    "HWCN": "'NHWC' after x.transpose(3, 0, 1, 2)",
+    "CHWN": "'NCHW' after x.transpose(3, 0, 1, 2)",
+}
+FILTER_FORMATS_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("HWCN", "HWCK", "RSCK"), "'HWIO'"),
+    **dict.fromkeys(("KCHW", "KCRS", "NCHW"), "'OIHW'"),
+    **dict.fromkeys(("KHWC", "KRSC", "NHWC"), "'OHWI'"),
+}
+
 
 class _Missing:
     """Marks an argument that was not given, so that the error can first name a foreign keyword."""
@@ -40,11 +77,14 @@ MISSING: Any = _Missing()
 
 
 def check_names(op: str, required: Mapping[str, Any], foreign: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Raise for the first unknown keyword, with ours named where it is known, or for a missing argument."""
+    """Raise for the first unknown keyword, with ours or a recipe where there is one, or for a missing argument."""
     for name in foreign:
         ours = OURS.get(name)
         if ours in known:
             raise ArgumentTypeError(f"{op}: unknown argument {name!r:.60}; in convkit it is called {ours!r}")
+        # The options have names of their own, and nothing to add to a result.
+        if name in RECIPES and "strides" in known:
+            raise ArgumentTypeError(f"{op}: unknown argument {name!r:.60}; {RECIPES[name]}")
         raise ArgumentTypeError(f"{op}: unknown argument {name!r:.60}; the arguments are {', '.join(known)}")
     for name, value in required.items():
         if value is MISSING:
@@ -77,12 +117,15 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def public_signature(function: _Function) -> _Function:
-    """Show a function without its catch-all for foreign names and without the markers of missing arguments."""
-    shown = inspect.signature(function)
+    """Show a function as its first overload types it, without catch-alls and markers of missing arguments."""
+    shown, typed = inspect.signature(function), inspect.signature(get_overloads(function)[0])
     parameters = [
-        p.replace(default=inspect.Parameter.empty) if p.default is MISSING else p
+        p.replace(
+            default=inspect.Parameter.empty if p.default is MISSING else p.default,
+            annotation=typed.parameters[p.name].annotation,
+        )
         for p in shown.parameters.values()
-        if p.kind is not inspect.Parameter.VAR_KEYWORD
+        if p.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     ]
-    function.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__signature__ = typed.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function

@@ -14,7 +14,7 @@ SAME_LOWER      o = ceil(n/s)                the same total; total//2 after, the
 No other file computes an output size or a padding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ._arguments import (
@@ -205,6 +205,39 @@ def make_geometry(
     if gradient is not None and gradient != geometry.output_shape:
         raise ShapeError(_gradient_mismatch(geometry, gradient, pads))
     return geometry
+
+
+def without_idle_taps(g: ConvGeometry) -> tuple[ConvGeometry, tuple[slice, slice] | None]:
+    """Leave out the taps that meet padding only, whatever the output pixel.
+
+    A filter far larger than the image has taps that no pixel is ever multiplied with; they take no part in a result,
+    and get a zero gradient. The padding of the geometry returned may be negative.
+
+    Returns
+    -------
+    ConvGeometry
+        The same convolution with the filter's other taps.
+    tuple of two slices, or None
+        Which rows and columns of taps those are; None if all.
+    """
+    kept = []
+    for n, k, o, s, d, before in zip(
+        g.in_size, g.filter_size, g.out_size, g.strides, g.dilations, g.pad_before, strict=True
+    ):
+        # Tap t meets pixels t*d - before to t*d - before + (o - 1)*s.
+        first = max(0, -(((o - 1) * s - before) // d)) if o else 0
+        last = min(k - 1, (n - 1 + before) // d)
+        kept.append(slice(min(first, k), max(min(first, k), last + 1)))
+    if all(part == slice(0, k) for part, k in zip(kept, g.filter_size, strict=True)):
+        return g, None
+    trimmed = replace(
+        g,
+        filter_size=tuple(part.stop - part.start for part in kept),
+        pad_before=tuple(
+            before - part.start * d for before, part, d in zip(g.pad_before, kept, g.dilations, strict=True)
+        ),
+    )
+    return trimmed, (kept[0], kept[1])
 
 
 @own_names_only

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ._arguments import PaddingLike, ShapeLike, StridesLike
 from ._calls import Settings, execute
+from ._errors import ArgumentTypeError
 from ._foreign import MISSING, check_names, public_signature
 
 
@@ -64,7 +65,7 @@ def conv2d(
 def conv2d(
     input: Any = MISSING,
     filter: Any = MISSING,
-    *,
+    *more: Any,
     strides: Any = 1,
     padding: Any = "VALID",
     dilations: Any = 1,
@@ -160,8 +161,9 @@ def conv2d(
            [6., 9., 9., 6.],
            [4., 6., 6., 4.]], dtype=float32)
     """
-    if foreign or filter is MISSING:
+    if foreign or more or filter is MISSING:
         given = {"input": input, "filter": filter}
+        _check_positions("conv2d", tuple(given), more)
         check_names("conv2d", given, foreign, _NAMES["conv2d"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
     return execute("conv2d", (input, filter), None, settings, out, num_threads)
@@ -212,7 +214,7 @@ def conv2d_backprop_filter(
     input: Any = MISSING,
     filter_shape: Any = MISSING,
     out_backprop: Any = MISSING,
-    *,
+    *more: Any,
     strides: Any = 1,
     padding: Any = "VALID",
     dilations: Any = 1,
@@ -310,8 +312,9 @@ def conv2d_backprop_filter(
     >>> convkit.conv2d_backprop_filter(x, (3, 3, 3, 5), dy, padding="SAME")[1, 1, 0, 0]
     np.float32(128.0)
     """
-    if foreign or out_backprop is MISSING:
+    if foreign or more or out_backprop is MISSING:
         given = {"input": input, "filter_shape": filter_shape, "out_backprop": out_backprop}
+        _check_positions("conv2d_backprop_filter", tuple(given), more)
         check_names("conv2d_backprop_filter", given, foreign, _NAMES["conv2d_backprop_filter"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
     return execute(
@@ -362,7 +365,7 @@ def conv2d_backprop_input(
     input_shape: Any = MISSING,
     filter: Any = MISSING,
     out_backprop: Any = MISSING,
-    *,
+    *more: Any,
     strides: Any = 1,
     padding: Any = "VALID",
     dilations: Any = 1,
@@ -456,11 +459,21 @@ def conv2d_backprop_input(
     >>> convkit.conv2d_backprop_input((1, 6, 6, 3), w, dy, strides=2).shape
     (1, 6, 6, 3)
     """
-    if foreign or out_backprop is MISSING:
+    if foreign or more or out_backprop is MISSING:
         given = {"input_shape": input_shape, "filter": filter, "out_backprop": out_backprop}
+        _check_positions("conv2d_backprop_input", tuple(given), more)
         check_names("conv2d_backprop_input", given, foreign, _NAMES["conv2d_backprop_input"])
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)
     return execute("conv2d_backprop_input", (filter, out_backprop), input_shape, settings, out, num_threads)
+
+
+def _check_positions(op: str, names: tuple[str, ...], more: tuple[Any, ...]) -> None:
+    if more:
+        raise ArgumentTypeError(
+            f"{op}: takes {len(names)} positional arguments ({', '.join(names)}), "
+            f"but {len(names) + len(more)} are given; strides, padding and the others go by keyword, "
+            "and a bias is added to the result"
+        )
 
 
 def _argument_names(function: Any) -> tuple[str, ...]:

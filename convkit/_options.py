@@ -79,14 +79,17 @@ class Options:
 class _Rule:
     check: Callable[[str, str, Any], Any]
     parse: Callable[[str], Any]
+    # What `parse` can read, where it may fail.
+    expected: str = ""
 
 
+_FLAGS = "one of 1, true, yes, 0, false, no"
 _RULES: Mapping[str, _Rule] = {
-    "num_threads": _Rule(check_threads, _parse_int),
-    "workspace_limit": _Rule(_check_bytes, _parse_int),
+    "num_threads": _Rule(check_threads, _parse_int, "an integer"),
+    "workspace_limit": _Rule(_check_bytes, _parse_int, "an integer number of bytes"),
     "precision": _Rule(_check_precision, str),
-    "deterministic": _Rule(_check_flag, _parse_flag),
-    "autotune": _Rule(_check_flag, _parse_flag),
+    "deterministic": _Rule(_check_flag, _parse_flag, _FLAGS),
+    "autotune": _Rule(_check_flag, _parse_flag, _FLAGS),
 }
 
 
@@ -99,7 +102,9 @@ def read_environment(name: str, rule_name: str) -> Any:
     try:
         value = rule.parse(text)
     except (ValueError, KeyError):
-        raise ArgumentError(f"convkit: environment variable {name} is {text!r:.60}, which cannot be read") from None
+        raise ArgumentError(
+            f"convkit: environment variable {name} is {text!r:.60}, but must be {rule.expected}"
+        ) from None
     return rule.check("convkit", f"environment variable {name}", value)
 
 

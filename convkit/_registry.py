@@ -43,7 +43,7 @@ class Problem:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to compute: an empty result, or sums of no terms."""
-        return any(0 in operand.shape for operand in (*self.operands, self.out))
+        return 0 in self.geometry.filter_size or any(0 in operand.shape for operand in (*self.operands, self.out))
 
 
 class Plan(ABC):

@@ -9,6 +9,9 @@ from refusals import refused
 
 import convkit
 from convkit import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
+from convkit._foreign import DATA_FORMATS_ELSEWHERE, FILTER_FORMATS_ELSEWHERE, OURS, RECIPES
+from convkit._formats import DATA_FORMATS, FILTER_FORMATS
+from convkit._options import read_environment
 
 X = np.arange(2 * 9 * 8 * 3, dtype=np.float32).reshape(2, 9, 8, 3) % 7
 W = np.arange(3 * 2 * 3 * 4, dtype=np.float32).reshape(3, 2, 3, 4) % 5
@@ -38,6 +41,30 @@ COMMON = [*GEOMETRY, "out", "out_dtype", "algorithm", "num_threads"]
 def test_foreign_keyword_is_refused_with_ours_named(op, foreign):
     with refused(ArgumentTypeError, repr(foreign), FOREIGN[foreign], op=op):
         CALLS[op](**{foreign: 1})
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize(
+    "foreign, recipe",
+    [
+        ("bias", "add it to the result"),
+        ("use_bias", "add it to the result"),
+        ("activation", "np.maximum(y, 0)"),
+        ("padding_mode", "np.pad the image first"),
+        ("output_padding", "give conv2d_backprop_input the input_shape"),
+        ("name", "leave it out"),
+        ("precision", "with convkit.options(precision=...)"),
+    ],
+)
+def test_keyword_of_what_is_done_otherwise_is_answered_with_a_recipe(op, foreign, recipe):
+    with refused(ArgumentTypeError, repr(foreign), recipe, op=op):
+        CALLS[op](**{foreign: None})
+
+
+def test_recipes_are_for_names_that_mean_nothing_here():
+    assert not RECIPES.keys() & (OURS.keys() | COMMON)
+    with refused(ArgumentTypeError, "'bias'", "num_threads", op="options"):
+        convkit.options(bias=1)
 
 
 @pytest.mark.parametrize("op", CALLS)
@@ -192,8 +219,14 @@ def test_padding_that_is_no_padding(bad):
 
 
 def test_an_unknown_padding_name_is_refused_with_the_names_there_are():
-    with refused(ArgumentError, "padding", "reflect", "VALID", "SAME", "SAME_LOWER", "FULL"):
-        convkit.conv2d(X, W, padding="reflect")
+    with refused(ArgumentError, "padding", "half", "VALID", "SAME", "SAME_LOWER", "FULL"):
+        convkit.conv2d(X, W, padding="half")
+
+
+@pytest.mark.parametrize("border", ["reflect", "Replicate", "wrap"])
+def test_a_border_that_is_no_padding_leads_to_numpy(border):
+    with refused(ArgumentError, f"padding is {border!r}", "np.pad the image first"):
+        convkit.conv2d(X, W, padding=border)
 
 
 @pytest.mark.parametrize("bad", [3.5, None, {"top": 1}, (1.0, 1.0), ("SAME", "VALID"), b"SAME", object()])
@@ -230,6 +263,62 @@ def test_formats_that_do_not_exist(name):
             CALLS["conv2d"](**{name: bad})
     with refused(ArgumentTypeError, "data_format"):
         CALLS["conv2d"](data_format=None)
+
+
+class MemoryFormat:
+    def __repr__(self):
+        return "torch.channels_last"
+
+
+@pytest.mark.parametrize(
+    "name, foreign, ours",
+    [
+        ("data_format", "channels_last", "'NHWC'"),
+        ("data_format", "channels_first", "'NCHW'"),
+        ("data_format", "nhwc", "'NHWC'"),
+        ("data_format", "NHWC ", "'NHWC'"),
+        ("data_format", np.str_("NCHW\n"), "'NCHW'"),
+        ("data_format", "CHW", "'NCHW' after image[np.newaxis]"),
+        ("data_format", "HWCN", "'NHWC' after x.transpose(3, 0, 1, 2)"),
+        ("filter_format", "HWCN", "'HWIO'"),
+        ("filter_format", "oihw", "'OIHW'"),
+        ("filter_format", "KCRS", "'OIHW'"),
+    ],
+)
+def test_a_format_of_another_name_is_told_ours(name, foreign, ours):
+    with pytest.raises(ShapeError) as caught:
+        CALLS["conv2d"](**{name: foreign})
+    assert str(caught.value).startswith(f"conv2d: {name} is {str(foreign)!r}, but it must be one of ")
+    assert str(caught.value).endswith(f"; that is {ours}")
+
+
+def test_a_memory_format_of_pytorch_is_no_order_of_dimensions():
+    with refused(ArgumentTypeError, "data_format", "torch.channels_last", "that is 'NCHW', the shape"):
+        CALLS["conv2d"](data_format=MemoryFormat())
+
+
+def test_formats_of_other_names_lead_to_ours():
+    for elsewhere, known in ((DATA_FORMATS_ELSEWHERE, DATA_FORMATS), (FILTER_FORMATS_ELSEWHERE, FILTER_FORMATS)):
+        assert not elsewhere.keys() & known.keys()
+        for name, ours in elsewhere.items():
+            assert name == name.upper()
+            assert ours.split("'")[1] in known
+
+
+@pytest.mark.parametrize(
+    "name, option, text, expected",
+    [
+        ("CONVKIT_WORKSPACE_LIMIT", "workspace_limit", "64MB", "an integer number of bytes"),
+        ("CONVKIT_NUM_THREADS", "num_threads", "abc", "an integer"),
+        ("CONVKIT_NUM_THREADS", "num_threads", "1.5", "an integer"),
+        ("CONVKIT_AUTOTUNE", "autotune", "maybe", "one of 1, true, yes, 0, false, no"),
+    ],
+)
+def test_an_environment_variable_that_cannot_be_read_is_told_the_rule(monkeypatch, name, option, text, expected):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ArgumentError) as caught:
+        read_environment(name, option)
+    assert str(caught.value) == f"convkit: environment variable {name} is {text!r}, but must be {expected}"
 
 
 def test_filter_format_is_independent_of_the_data_format():

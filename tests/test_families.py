@@ -5,6 +5,7 @@ import itertools
 import harness
 import numpy as np
 import pytest
+import reference
 from harness import ALL_LAYOUTS, BFLOAT16, DTYPES, LAYOUTS, NCHW, NHWC, WIDE, Call
 
 import convkit
@@ -258,3 +259,32 @@ def test_a_family_that_cannot_serve_is_refused_with_its_reason(rng):
             with pytest.raises(convkit.UnsupportedError, match=r"^conv2d: ") as caught:
                 convkit.conv2d(*arguments, algorithm=family, **forward.geometry)
             assert objection in str(caught.value)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("filter_format", ["HWIO", "OIHW", "OHWI"])
+@pytest.mark.parametrize("view", ["flipped", "stepped", "taps swapped", "one row", "one column"])
+def test_filters_of_one_channel_seen_through_a_view(view, filter_format, groups, rng):
+    """A view of a filter with one channel per group has strides that look like a dense filter's in all but the taps."""
+    taps = {"one row": (1, 3), "one column": (3, 1)}.get(view, (3, 3))
+    stored = {"HWIO": (*taps, 1, 6), "OIHW": (6, 1, *taps), "OHWI": (6, *taps, 1)}[filter_format]
+    rows = filter_format.index("H")
+    columns = filter_format.index("W")
+    whole = [2 * size if view == "stepped" and axis in (rows, columns) else size for axis, size in enumerate(stored)]
+    w = rng.integers(-4, 5, whole).astype(np.float32)
+    index = [slice(None)] * 4
+    if view != "taps swapped":
+        index[rows] = index[columns] = slice(None, None, 2) if view == "stepped" else slice(None, None, -1)
+    w = w[tuple(index)]
+    if view == "taps swapped":
+        w = w.swapaxes(rows, columns)
+    x = rng.integers(-4, 5, (2, 6, 5, groups)).astype(np.float32)
+    for family in ("auto", "im2col", "reference"):
+        keywords = {"filter_format": filter_format, "groups": groups, "algorithm": family}
+        assert np.array_equal(convkit.conv2d(x, w, **keywords), convkit.conv2d(x, w.copy(), **keywords))
+        order = tuple(filter_format.index(axis) for axis in "HWIO")
+        expected = reference.conv2d(x, np.ascontiguousarray(w.transpose(order)), groups=groups)
+        assert np.array_equal(convkit.conv2d(x, w, **keywords), expected)
+        dy = rng.integers(-4, 5, expected.shape).astype(np.float32)
+        dx = convkit.conv2d_backprop_input(x.shape, w, dy, **keywords)
+        assert np.array_equal(dx, convkit.conv2d_backprop_input(x.shape, w.copy(), dy, **keywords))

@@ -145,3 +145,37 @@ def test_multiprocessing(method, tmp_path):
     )
     starter = f"import runpy, sys; sys.argv = [{str(program)!r}]; runpy.run_path({str(program)!r}, run_name='__main__')"
     assert run_python(starter) == str([72.0 * n for n in range(6)])
+
+
+def test_a_child_forked_in_a_signal_handler_computes():
+    """Also while the interrupted call is one of several threads' and will not be finished in the child."""
+    program = """
+stop, results = threading.Event(), []
+big = rng.standard_normal((8, 96, 96, 32), np.float32)
+big_w = rng.standard_normal((3, 3, 32, 64), np.float32)
+
+def user():
+    while not stop.is_set():
+        convkit.conv2d(x, w, num_threads=2)
+        convkit.conv2d_backprop_filter(x, w.shape, dy, num_threads=2)
+
+def handler(number, frame):
+    if len(results) < 15:
+        results.append(in_child(right))
+
+users = [threading.Thread(target=user) for _ in range(3)]
+for thread in users:
+    thread.start()
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+whole, deadline = convkit.conv2d(big, big_w, num_threads=2), time.monotonic() + 60
+good = True
+while len(results) < 15 and time.monotonic() < deadline:
+    good = good and (convkit.conv2d(big, big_w, num_threads=2) == whole).all()
+signal.setitimer(signal.ITIMER_REAL, 0)
+stop.set()
+for thread in users:
+    thread.join()
+print(len(results), all(results), good, right())
+"""
+    assert run(program, timeout=150) == "15 True True True"

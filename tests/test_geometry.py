@@ -300,8 +300,9 @@ def test_legal_empty_sizes(x, w, keywords, expected):
             X,
             W,
             {"padding": (1, 1, 1, 1)},
-            ["padding for the batch dimension is 1", "four pairs in the order N, H, W, C"],
+            ["padding is (1, 1, 1, 1), but four numbers are no padding; write ((top, bottom), (left, right))"],
         ),
+        (X, W, {"padding": (1, 1, 1, -1)}, ["padding for the channel dimension is -1", "at least 0"]),
         (X, W, {"padding": ((1, 2), (3,))}, ["padding for the width dimension is (3,)"]),
         (X, W, {"padding": ((1, 2), 3)}, ["padding for the width dimension is 3"]),
         (X, W, {"padding": np.ones((3, 2), int)}, ["padding is array([[1, 1], [1, 1], [1, 1]]"]),
@@ -348,11 +349,65 @@ def test_refusals(x, w, keywords, parts):
         ((8, 32, 32, 3), (5, 5, 3, 16), {"data_format": "NCHW"}, "data_format='NHWC'"),
         ((8, 9, 9, 64), (3, 3, 1, 128), {}, "groups=64"),
         ((8, 7, 7, 4), (3, 3, 2, 4), {"groups": 3}, "groups=2"),
-        ((8, 9, 9, 4), (3, 3, 2, 4), {"groups": 3}, "groups=2 or data_format='NCHW'"),
+        ((8, 9, 9, 4), (3, 3, 2, 4), {"groups": 3}, "groups=2"),
+        # depthwise filters without groups
+        ((8, 32, 32, 3), (3, 3, 1, 3), {}, "groups=3"),
+        ((8, 32, 32, 3), (1, 3, 1, 3), {}, "groups=3"),
+        ((8, 3, 32, 32), (3, 1, 5, 5), {"data_format": "NCHW"}, "groups=3"),
+        # filters of all shapes in the other layout
+        ((8, 32, 32, 16), (16, 16, 3, 3), {}, "filter_format='OIHW'"),
+        ((8, 32, 32, 64), (64, 64, 1, 1), {}, "filter_format='OIHW'"),
+        ((8, 32, 32, 3), (3, 3, 1, 1), {}, "filter_format='OIHW'"),
+        ((8, 32, 32, 1), (1, 1, 31, 31), {}, "filter_format='OIHW'"),
+        ((8, 32, 32, 3), (16, 3, 1, 7), {}, "filter_format='OIHW'"),
+        ((8, 32, 32, 3), (16, 3, 5, 7), {}, "filter_format='OIHW'"),
+        ((8, 4, 4, 64), (128, 64, 5, 5), {}, "filter_format='OIHW'"),
+        ((8, 3, 32, 32), (16, 3, 3, 5), {}, "data_format='NCHW'"),
+        ((8, 3, 20, 30), (5, 5, 3, 16), {}, "data_format='NCHW' with filter_format='HWIO'"),
     ],
 )
 def test_a_channel_mismatch_names_what_would_fit(x, w, keywords, hint):
     assert refusal(x, w, **keywords).endswith(f"; the shapes would fit {hint}")
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [
+        ((8, 32, 32, 3), (3, 3, 4, 16)),  # as OIHW a filter of 4x16
+        ((8, 90, 90, 3), (3, 3, 64, 64)),  # as OIHW a filter of 64x64
+        ((8, 32, 32, 5), (3, 5, 4, 16)),
+        ((8, 4, 4, 3), (1, 3, 9, 9)),  # as OIHW far larger than the image
+        ((8, 32, 32, 3), (3, 3, 32, 16)),  # as NCHW an image of 32x3
+    ],
+)
+def test_a_channel_mismatch_offers_nothing_unlikely(x, w):
+    assert refusal(x, w).endswith("the channels of input over groups")
+
+
+@pytest.mark.parametrize(("multiplier", "groups"), [(1, 3), (2, 3)])
+def test_a_depthwise_filter_of_tensorflow_is_told_its_shape(multiplier, groups):
+    given, ours = (3, 3, 3, multiplier), (3, 3, 1, 3 * multiplier)
+    sentence = refusal((8, 32, 32, 3), given, groups=groups)
+    assert sentence.endswith(f"TensorFlow's depthwise filter {given} is HWIO after filter.reshape{ours}")
+    assert geometry((8, 32, 32, 3), ours, groups=groups).out_channels == 3 * multiplier
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "data_format", "remedy"),
+    [
+        ((15, 12, 6), W, "NHWC", "for one image, image[np.newaxis]"),
+        ((6, 15, 12), (8, 6, 3, 5), "NCHW", "for one image, image[np.newaxis]"),
+        ((15, 12), (3, 5, 1, 8), "NHWC", "for one image, image[np.newaxis, :, :, np.newaxis]"),
+        ((15, 12), (8, 1, 3, 5), "NCHW", "for one image, image[np.newaxis, np.newaxis]"),
+        ((2, 15, 12, 1), (3, 5), "NHWC", "for one filter of one channel, filter[:, :, np.newaxis, np.newaxis]"),
+        ((2, 1, 15, 12), (3, 5), "NCHW", "for one filter of one channel, filter[np.newaxis, np.newaxis]"),
+    ],
+)
+def test_arrays_without_some_axes_are_told_how_to_add_them(x, w, data_format, remedy):
+    assert refusal(x, w, data_format=data_format).endswith(f"; {remedy}")
+    scope = {"np": np, "image": np.ones(x), "filter": np.ones(w)}
+    added = eval(remedy.split(", ", 1)[1], scope).shape
+    assert geometry(*((added, w) if "image" in remedy else (x, added)), data_format=data_format)
 
 
 @pytest.mark.parametrize(
@@ -605,6 +660,19 @@ def test_an_array_in_place_of_its_shape():
     sentence = refusal(X, np.zeros(W), (2, 13, 8, 8), op="conv2d_backprop_filter", error=ArgumentTypeError)
     assert "filter_shape must be a sequence of integers" in sentence
     assert "shape (3, 5, 6, 8) and dtype float64" in sentence
+    assert sentence.endswith("pass its shape, e.g. w.shape")
+    integers = np.zeros(X, np.uint8)
+    sentence = refusal(integers, W, (2, 13, 8, 8), op="conv2d_backprop_input", error=ArgumentTypeError)
+    assert sentence.startswith("input_shape must be")
+    assert sentence.endswith("pass its shape, e.g. x.shape")
+
+
+def test_an_input_shape_may_be_height_and_width():
+    dy = (2, 13, 8, 8)
+    sentence = refusal(128, W, dy, op="conv2d_backprop_input", error=ArgumentTypeError)
+    assert sentence == "input_shape must be a sequence of integers, four or (height, width); got 128 of type int"
+    assert refusal((15, 12, 6), W, dy, op="conv2d_backprop_input").endswith(", or (height, width) alone")
+    assert "(height, width)" not in refusal(X, 128, dy, op="conv2d_backprop_filter", error=ArgumentTypeError)
 
 
 small = st.integers(0, 14)

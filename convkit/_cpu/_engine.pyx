@@ -212,7 +212,17 @@ ctypedef void (*dgemm64)(
 cdef struct Cblas:
     uintptr_t sgemm
     uintptr_t dgemm
-    void (*limit)(int) noexcept nogil  # of the calling thread's BLAS threads, where each thread has its own; else NULL
+    void (*limit)(int) noexcept nogil  # sets the number of BLAS threads; NULL where products need not look
+    int (*count)() noexcept nogil      # tells that number
+
+
+cdef void hold_to_one(Cblas *cblas) noexcept nogil:
+    """Before a product: another thread of the application may have set BLAS's threads meanwhile.
+
+    Only where they are not one already: after a fork, OpenBLAS starts its threads in the function that sets them.
+    """
+    if cblas.limit != NULL and cblas.count() != 1:
+        cblas.limit(1)
 
 
 cdef void gemm_cblas32(
@@ -222,8 +232,7 @@ cdef void gemm_cblas32(
     cdef Cblas *cblas = <Cblas *>ctx
     cdef int ta = TRANSPOSE if transpose_a else NO_TRANSPOSE
     cdef int tb = TRANSPOSE if transpose_b else NO_TRANSPOSE
-    if cblas.limit != NULL:
-        cblas.limit(1)
+    hold_to_one(cblas)
     if arithmetic == CK_F64:
         (<dgemm32>cblas.dgemm)(
             ROW_MAJOR, ta, tb, <int>m, <int>n, <int>k, 1.0, a, <int>lda, b, <int>ldb, 1.0 if add else 0.0, c, <int>ldc)
@@ -239,8 +248,7 @@ cdef void gemm_cblas64(
     cdef Cblas *cblas = <Cblas *>ctx
     cdef int ta = TRANSPOSE if transpose_a else NO_TRANSPOSE
     cdef int tb = TRANSPOSE if transpose_b else NO_TRANSPOSE
-    if cblas.limit != NULL:
-        cblas.limit(1)
+    hold_to_one(cblas)
     if arithmetic == CK_F64:
         (<dgemm64>cblas.dgemm)(ROW_MAJOR, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 1.0 if add else 0.0, c, ldc)
     else:
@@ -285,8 +293,11 @@ cdef class Blas:
     cdef Cblas cblas
     cdef flag wide
 
-    def __init__(self, uintptr_t sgemm=0, uintptr_t dgemm=0, flag wide=False, uintptr_t limit=0):
+    def __init__(
+        self, uintptr_t sgemm=0, uintptr_t dgemm=0, flag wide=False, uintptr_t count=0, uintptr_t limit=0
+    ):
         self.cblas.sgemm = sgemm
+        self.cblas.count = <int (*)() noexcept nogil>count
         self.cblas.limit = <void (*)(int) noexcept nogil>limit
         self.cblas.dgemm = dgemm
         self.wide = wide
@@ -405,6 +416,10 @@ cdef class Run:
             raise errors[0]
         if code == CK_NO_MEMORY:
             raise MemoryError("scratch memory cannot be allocated")
+        if code == CK_STOPPED:
+            raise RuntimeError(
+                "the process was forked while this call was running on several threads, which the child does not have; "
+                "call again")
         if code != CK_OK:
             raise RuntimeError(f"the native engine ended with code {code}")
         return 0

@@ -40,14 +40,14 @@ def _native(library: Any) -> Any:
         handle = ctypes.CDLL(library.filepath)
     except OSError:
         return None
-    limit = _function(handle, "omp_set_num_threads") if _is_openmp(library) else None
+    count, limit = _thread_functions(library)
     for name in _SGEMM_NAMES:
         products = [_function(handle, name.replace("sgemm", kind)) for kind in ("sgemm", "dgemm")]
         if None in products:
             continue
         wide = "64_" in name or "USE64BITINT" in _configuration(handle)
         sgemm, dgemm = map(_address, products)
-        blas = _engine.Blas(sgemm, dgemm, wide, _address(limit))
+        blas = _engine.Blas(sgemm, dgemm, wide, _address(count), _address(limit))
         if _computes(blas):
             return blas
     return None
@@ -59,6 +59,29 @@ def _function(handle: Any, name: str) -> Any:
 
 def _address(function: Any) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _thread_functions(library: Any) -> tuple[Any, Any]:
+    """Return the functions that tell and set OpenBLAS's number of threads, or None twice for another library.
+
+    OpenBLAS is called directly: from version 3.8 on, threadpoolctl changes its threads for one thread of the process
+    only and ignores all others.
+    """
+    if library.internal_api != "openblas":
+        return None, None
+    handle = ctypes.CDLL(library.filepath)
+    if _is_openmp(library):
+        return _function(handle, "omp_get_max_threads"), _function(handle, "omp_set_num_threads")
+    return _affixed(handle, "openblas_get_num_threads"), _affixed(handle, "openblas_set_num_threads")
+
+
+def _affixed(handle: Any, name: str) -> Any:
+    """Return a function of OpenBLAS under any of the names that builds give it."""
+    for affixes in ("scipy_{}64_", "{}64_", "scipy_{}", "{}"):
+        function = _function(handle, affixes.format(name))
+        if function is not None:
+            return function
+    return None
 
 
 def _is_openmp(library: Any) -> bool:
@@ -116,14 +139,25 @@ class _ProcessHold(_Hold):
 
     def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
         self.get, self.put = get, put
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may fork while its thread holds it
         self.inside = 0
         self.threads = 1
-        os.register_at_fork(after_in_child=self._forget_other_threads)
+        # No thread may be inside `put` when another forks: OpenBLAS starts threads there, under a lock of its own.
+        os.register_at_fork(
+            before=self._lock_for_fork,
+            after_in_parent=self._unlock_after_fork,
+            after_in_child=self._forget_other_threads,
+        )
+
+    def _lock_for_fork(self) -> None:
+        self.lock.acquire()
+
+    def _unlock_after_fork(self) -> None:
+        self.lock.release()
 
     def _forget_other_threads(self) -> None:
         """In the child of a fork only the forking thread goes on, and it was not inside."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may fork while its thread holds it
         if self.inside:
             self.inside = 0
             self.put(self.threads)
@@ -158,21 +192,11 @@ class _ThreadHold(_Hold):
 
 
 def _hold(library: Any) -> _Hold:
-    """Return the hold for a library.
-
-    OpenBLAS is called directly: from version 3.8 on, threadpoolctl changes its threads for one thread of the process
-    only and ignores all others.
-    """
-    if library.internal_api == "openblas":
-        handle = ctypes.CDLL(library.filepath)
-        if _is_openmp(library):
-            return _ThreadHold(handle.omp_get_max_threads, handle.omp_set_num_threads)
-        for affixes in ("scipy_{}64_", "{}64_", "scipy_{}", "{}"):
-            get = _function(handle, affixes.format("openblas_get_num_threads"))
-            put = _function(handle, affixes.format("openblas_set_num_threads"))
-            if get is not None and put is not None:
-                return _ProcessHold(get, put)
-    return _ProcessHold(library.get_num_threads, library.set_num_threads)
+    """Return the hold for a library."""
+    get, put = _thread_functions(library)
+    if get is None or put is None:
+        return _ProcessHold(library.get_num_threads, library.set_num_threads)
+    return _ThreadHold(get, put) if _is_openmp(library) else _ProcessHold(get, put)
 
 
 _lookup: tuple[Any, _Hold, Any] | None = None

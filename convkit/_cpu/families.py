@@ -67,10 +67,8 @@ class Reference(Implementation):
         if problem.empty:
             return None
         need = ReferencePlan(problem).workspace(1)
-        if need > problem.workspace_limit:
-            return NeedsWorkspace(
-                f"it needs {need} bytes of workspace, more than the limit of {problem.workspace_limit} bytes"
-            )
+        if need > (limit := _limit(problem)):
+            return NeedsWorkspace(f"it needs {need} bytes of workspace, more than the limit of {limit} bytes")
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:

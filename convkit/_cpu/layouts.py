@@ -73,7 +73,7 @@ def filter_layout(
     size = operand.itemsize
     s_a, s_b, s_in, s_out = strides
     rows, columns, n_in, n_out = sizes
-    if n_in == 1:
+    if n_in == 1:  # then terms are as far apart as taps
         s_in = s_b if columns > 1 else s_a
     if not computes_as_is(operand, arithmetic):
         return COPY
@@ -84,7 +84,7 @@ def filter_layout(
     if (s_out == size or n_out == 1) and n_out <= ld <= MAX_LD:
         return Layout(Kind.ROWS, ld)
     ld = s_out // size
-    if (s_in == size or n_in == 1) and rows * columns * n_in <= ld <= MAX_LD:
+    if (s_in == size or rows * columns * n_in == 1) and rows * columns * n_in <= ld <= MAX_LD:
         return Layout(Kind.COLUMNS, ld)
     return COPY
 

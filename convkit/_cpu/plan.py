@@ -43,6 +43,9 @@ FEW_CHANNELS = 8
 MANY_TAPS = 16
 MANY_FILTERS = 16
 
+# Bytes of a run below which copying it from where it lies is slower than converting the image first.
+SHORT_RUN = 64
+
 SCRATCH_ALIGN = 64
 
 
@@ -181,6 +184,17 @@ Spec = ProductSpec | FilterGradientSpec | ScatterSpec
 def arithmetic_of(dtype: str) -> str:
     """Return the dtype that sums are kept in."""
     return "float32" if dtype in HALVES else dtype
+
+
+def _copies_plainly(image: Operand, arithmetic: str, channels: int, columns: int) -> bool:
+    """Tell whether patches are best copied from the image itself, and not from a converted piece of it.
+
+    Where the channels of a tap are few, and not neighbours in memory of those of the next tap, runs are too short to
+    copy; a piece with the group's channels side by side has runs of a whole row of taps.
+    """
+    plain = computes_as_is(image, arithmetic) and image.strides[3] == image.itemsize
+    merges = image.strides[2] == channels * image.strides[3] or columns == 1
+    return plain and (merges or channels * image.itemsize >= SHORT_RUN)
 
 
 def _size(arithmetic: str) -> int:
@@ -369,7 +383,7 @@ def _product_spec(
     draft = ProductSpec(
         arithmetic=arithmetic,
         image=image,
-        image_plain=computes_as_is(image, arithmetic) and image.strides[3] == image.itemsize,
+        image_plain=_copies_plainly(image, arithmetic, n_in, len(window.col_at)),
         filter=filter,
         filter_strides=filter_strides,
         out=out,
@@ -509,7 +523,7 @@ def filter_gradient_spec(
     out_layout = filter_layout(out, (s_a, s_b, s_i, s_o), sizes, arithmetic)
     if accumulate or out_layout.kind is not Kind.ROWS:
         out_layout = COPY
-    plain = computes_as_is(image, arithmetic) and image.strides[3] == image.itemsize
+    plain = _copies_plainly(image, arithmetic, g.group_in, len(window.col_at))
     # A block of converted pixels that spans two images would hold all of both.
     within_image = not (image_uniform and gradient_uniform) or (not plain and window.grid >= SUM_BLOCK // 2)
     patch, n = window.taps * g.group_in, g.group_out

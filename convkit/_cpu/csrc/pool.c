@@ -39,6 +39,8 @@ struct ck_worker {
     void *scratch;
     ck_worker *outer;  /* the participant in whose chunk this nested run was started */
     bool helper;       /* runs on a helper thread */
+    bool detached;     /* was started inside a poll, by a signal handler say: goes on when the run around it is stopped */
+    bool polling;      /* what in_poll was before */
     int64_t polled_at; /* milliseconds */
     ck_fpenv fpenv;    /* the thread's own */
 };
@@ -72,6 +74,7 @@ static pthread_mutex_t shutdown_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_condattr_t monotonic;
 static _Thread_local ck_worker *current; /* innermost participant on this thread */
+static _Thread_local bool in_poll;       /* of that participant's run */
 
 #ifdef CK_TEST_HOOKS
 atomic_int ck_pool_fail_starts;
@@ -112,7 +115,7 @@ static void stop_run(run *r, int code)
 /* Whether the run of this participant, or one around it, is stopped; polls those that are due. */
 static bool stopped(ck_worker *worker)
 {
-    for (ck_worker *w = worker; w; w = w->outer) {
+    for (ck_worker *w = worker; w; w = w->detached ? NULL : w->outer) {
         const ck_job *job = w->run->job;
         if (atomic_load(&w->run->code) == CK_OK) {
             if (!job->poll || w->helper)
@@ -121,7 +124,10 @@ static bool stopped(ck_worker *worker)
             if (now - w->polled_at < POLL_MS)
                 continue;
             w->polled_at = INT64_MAX; /* not again from a run inside the poll */
+            bool before = in_poll;
+            in_poll = true;
             int stop = job->poll(job->poll_ctx);
+            in_poll = before;
             w->polled_at = now_ms();
             if (!stop)
                 continue;
@@ -139,11 +145,14 @@ static bool enter(ck_worker *w, run *r, bool helper)
     w->run = r;
     w->outer = current;
     w->helper = helper;
+    w->detached = in_poll;
     w->polled_at = job->poll ? now_ms() : 0;
     w->scratch = job->scratch_bytes ? ck_scratch_get(job->scratch_bytes) : NULL;
     if (job->scratch_bytes && !w->scratch)
         return false;
     ck_fpenv_default(&w->fpenv);
+    w->polling = in_poll;
+    in_poll = false;
     current = w;
     return true;
 }
@@ -151,6 +160,7 @@ static bool enter(ck_worker *w, run *r, bool helper)
 static void leave(ck_worker *w)
 {
     current = w->outer;
+    in_poll = w->polling;
     ck_fpenv_restore(&w->fpenv);
     ck_scratch_put(w->scratch);
 }
