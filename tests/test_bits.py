@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import threadpoolctl
 from bit_problems import DTYPES, PROBLEMS, digest
 from child import run_python
 
@@ -116,3 +117,29 @@ def test_thread_switches_at_every_chance_do_not_change_the_bits():
         test_twelve_callers_at_once_get_the_bits_of_one()
     finally:
         sys.setswitchinterval(before)
+
+
+def test_limits_set_by_another_thread_do_not_change_the_bits():
+    names = ("3x3", "1x1", "long sums, few filters")
+    serial = {name: PROBLEMS[name].digests(DTYPES[0], num_threads=1) for name in names}
+    stop = threading.Event()
+
+    def flip():
+        while not stop.is_set():
+            for limit in (1, 2):
+                with threadpoolctl.threadpool_limits(limit, user_api="blas"):
+                    stop.wait(0.0005)
+
+    before = threadpoolctl.threadpool_info()
+    thread = threading.Thread(target=flip)
+    thread.start()
+    try:
+        for _ in range(15):
+            for name in names:
+                assert PROBLEMS[name].digests(DTYPES[0], num_threads=2) == serial[name], name
+    finally:
+        stop.set()
+        thread.join()
+        for info in before:
+            if info["user_api"] == "blas":
+                threadpoolctl.threadpool_limits(info["num_threads"], user_api="blas")
