@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard convkit/_cpu/*.pyx convkit/_cpu/csrc/*)
 LINTED := setup.py convkit tests examples benchmarks
 
-.PHONY: demo test test-slow lint bench dist-check clean
+.PHONY: demo test test-slow lint bench bench-quick bench-peers bench-foundation dist-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
@@ -22,9 +22,24 @@ lint: $(VENV)/.test $(VENV)/.lint
 	PATH="$(BIN):$$PATH" cython-lint convkit
 	$(BIN)/mypy
 
+# Against the peers that are installed: `make bench-peers` installs all of them, or BENCH="--python PATH" names an
+# interpreter that has them.  The full list takes hours; BENCH="--lists resnet50" takes a part of it.
+BENCH ?=
+BENCH_OUT ?= build/bench
+
 bench: $(VENV)/.built
+	mkdir -p $(BENCH_OUT)
+	$(BIN)/python benchmarks/compare.py --json $(BENCH_OUT)/compare.json --plot $(BENCH_OUT)/compare.png $(BENCH)
+
+bench-quick: $(VENV)/.built
+	$(BIN)/python benchmarks/compare.py --quick $(BENCH)
+
+bench-peers: $(VENV)/.built
+	$(BIN)/python -m pip install --quiet --group bench
+
+bench-foundation: $(VENV)/.built
 	$(BIN)/python benchmarks/im2col.py
-	$(MAKE) -C benchmarks handover
+	$(BIN)/python benchmarks/threads.py
 
 # A wheel from an sdist, in an empty directory, imported from there.
 dist-check: $(VENV)/.lint

@@ -21,7 +21,7 @@ except ImportError:
 
 Array = NDArray
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
-FAMILIES = ("gemm", "im2col", "reference")
+FAMILIES = ("direct", "gemm", "im2col", "reference")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64), *HALVES)
 SUM_BLOCK = 512
 # Of a filter gradient: the least pixels that a block has on average, and the most slices (docs/numerics.md).

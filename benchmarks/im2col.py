@@ -24,14 +24,14 @@ SPIN_SECONDS = 0.05
 def products(problem):
     """Return, for each operation, one matrix product of its size in its natural orientation, as a function."""
     rng = np.random.default_rng(1)
-    pixels = problem.flops // (2 * problem.r**2 * problem.c * problem.k)
+    pixels = problem.flops // (2 * problem.taps * problem.c * problem.k)
 
     def matrix(rows, columns):
         return rng.standard_normal((rows, columns)).astype(problem.dtype)
 
-    patches, filters = matrix(pixels, problem.r**2 * problem.c), matrix(problem.r**2 * problem.c, problem.k)
+    patches, filters = matrix(pixels, problem.taps * problem.c), matrix(problem.taps * problem.c, problem.k)
     gradient = matrix(pixels, problem.k)
-    gradient_patches, turned = matrix(pixels, problem.r**2 * problem.k), matrix(problem.r**2 * problem.k, problem.c)
+    gradient_patches, turned = matrix(pixels, problem.taps * problem.k), matrix(problem.taps * problem.k, problem.c)
     return {
         "conv2d": lambda: patches @ filters,
         "conv2d_backprop_filter": lambda: patches.T @ gradient,

@@ -1,6 +1,7 @@
 """A layer as one line of text, which is its own reproducer; its operations as functions; and whether they are right."""
 
 import argparse
+import itertools
 import re
 import sys
 from dataclasses import dataclass
@@ -14,27 +15,53 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import reference
 
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
+# Half a unit in the last place of a half, relative to a number, and of its smallest number.
+HALF_ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 _LINE = re.compile(
-    r"n(?P<n>\d+) h(?P<h>\d+) w(?P<w>\d+) c(?P<c>\d+) k(?P<k>\d+) r(?P<r>\d+) s(?P<s>\d+) "
-    r"(?P<padding>VALID|SAME|SAME_LOWER|FULL) (?P<data_format>NHWC|NCHW) (?P<dtype>float32|float64)"
+    r"n(?P<n>\d+) h(?P<h>\d+) w(?P<w>\d+) c(?P<c>\d+) k(?P<k>\d+) r(?P<r>\d+(x\d+)?) s(?P<s>\d+(x\d+)?) "
+    r"(d(?P<d>\d+(x\d+)?) )?(g(?P<g>\d+) )?(?P<padding>VALID|SAME|SAME_LOWER|FULL|p\d+(x\d+)?) "
+    r"(?P<data_format>NHWC|NCHW) (?P<dtype>float32|float64|float16|bfloat16)"
 )
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+Pair = tuple[int, int]
 
 
 class WrongResultError(Exception):
     """A result is further from the float64 reference than the error bound allows."""
 
 
+def _pair(text: str) -> Pair:
+    first, _, second = text.partition("x")
+    return int(first), int(second or first)
+
+
+def _text(pair: Pair) -> str:
+    return f"{pair[0]}" if pair[0] == pair[1] else f"{pair[0]}x{pair[1]}"
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Return the dtype of that name; bfloat16 takes ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
 @dataclass(frozen=True)
 class Problem:
-    """One layer: n images of h x w pixels and c channels, k filters of r x r pixels, stride s."""
+    """One layer: n images of h x w pixels and c channels, k filters of r pixels, strides s, dilations d, g groups."""
 
     n: int
     h: int
     w: int
     c: int
     k: int
-    r: int
-    s: int
+    r: Pair
+    s: Pair
+    d: Pair
+    g: int
     padding: str
     data_format: str
     dtype: str
@@ -45,30 +72,103 @@ class Problem:
         match = _LINE.fullmatch(" ".join(line.split()))
         if match is None:
             raise argparse.ArgumentTypeError(
-                f"{line!r} is not of the form 'n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32' (padding VALID, SAME, "
-                "SAME_LOWER or FULL; NHWC or NCHW; float32 or float64)"
+                f"{line!r} is not of the form 'n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32' (after the stride, d2 and "
+                "g4 may give dilation and groups; r, s and d may differ by axis, as in r1x3; padding VALID, SAME, "
+                "SAME_LOWER, FULL, or p1 or p0x1 on either side; NHWC or NCHW; float32, float64, float16 or bfloat16)"
             )
-        return cls(**{name: int(text) if text.isdigit() else text for name, text in match.groupdict().items()})
+        found = match.groupdict()
+        sizes = {name: int(found[name] or 1) for name in "nhwckg"}
+        if sizes["c"] % max(1, sizes["g"]) or sizes["k"] % max(1, sizes["g"]) or not sizes["g"]:
+            raise argparse.ArgumentTypeError(f"{line!r}: the groups do not divide channels and filters")
+        pairs = {name: _pair(found[name] or "1") for name in "rsd"}
+        problem = cls(**sizes, **pairs, **{name: found[name] for name in ("padding", "data_format", "dtype")})
+        try:
+            problem.shapes  # noqa: B018 - a window that does not fit is refused here
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{line!r}: {error}") from error
+        return problem
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{name}{getattr(self, name)}" for name in "nhwckrs")
-        return f"{sizes} {self.padding} {self.data_format} {self.dtype}"
+        sizes = [f"{name}{getattr(self, name)}" for name in "nhwck"] + [f"r{_text(self.r)}", f"s{_text(self.s)}"]
+        sizes += [f"d{_text(self.d)}"] * (self.d != (1, 1)) + [f"g{self.g}"] * (self.g != 1)
+        return " ".join([*sizes, self.padding, self.data_format, self.dtype])
+
+    @property
+    def pads(self) -> str | tuple[Pair, Pair]:
+        """The padding as an argument: a mode, or rows above and below and columns left and right."""
+        if not self.padding.startswith("p"):
+            return self.padding
+        rows, columns = _pair(self.padding[1:])
+        return (rows, rows), (columns, columns)
 
     @property
     def geometry(self) -> dict:
-        """The keywords of the reference, which works on NHWC and HWIO."""
-        return {"strides": (self.s, self.s), "padding": self.padding}
+        """The keywords of the reference, which works on NHWC and HWIO, and of convkit."""
+        return {"strides": self.s, "padding": self.pads, "dilations": self.d, "groups": self.g}
 
     @property
     def shapes(self) -> tuple[tuple, tuple, tuple]:
         """NHWC images, HWIO filters, NHWC output."""
-        x, w = (self.n, self.h, self.w, self.c), (self.r, self.r, self.c, self.k)
-        return x, w, reference.output_shape(x, w, **self.geometry)
+        x, w = (self.n, self.h, self.w, self.c), (*self.r, self.c // self.g, self.k)
+        return x, w, reference.output_shape(x, w, strides=self.s, padding=self.pads, dilations=self.d)
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a filter."""
+        return self.r[0] * self.r[1]
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each channel has filters of its own."""
+        return self.g == self.c > 1
 
     @property
     def flops(self) -> int:
         """Multiplications and additions of one operation, padding included."""
-        return 2 * int(np.prod(self.shapes[2])) * self.r**2 * self.c
+        return 2 * int(np.prod(self.shapes[2])) * self.taps * self.c // self.g
+
+    def allowed(self, op: str, wanted: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Return how far off each element may be, given the exact results and those on absolute values."""
+        (_, _, _, channels), filters, output = self.shapes
+        length = reference.terms(op, (1, 1, 1, channels), (*filters[:3], self.k // self.g), output)
+        accumulator = np.dtype(np.float64 if self.dtype == "float64" else np.float32)
+        allowed = reference.error_bound(length, scale, accumulator)
+        if self.dtype in HALF_ROUNDING:
+            relative, least = HALF_ROUNDING[self.dtype]
+            allowed += relative * (np.abs(wanted) + allowed) + least
+        return allowed
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on a problem: the unit of the comparison."""
+
+    op: str
+    problem: Problem
+
+    @classmethod
+    def parse(cls, line: str) -> list["Case"]:
+        """Return the cases of a line: a problem after the name of an operation; without one, all three.
+
+        ``{a,b}`` stands for either, as in a shell: ``n{1,16} h56 ...`` are two problems.
+        """
+        pieces = _BRACES.split(" ".join(line.split()))
+        choices = [[piece] if number % 2 == 0 else piece.split(",") for number, piece in enumerate(pieces)]
+        cases = []
+        for text in map("".join, itertools.product(*choices)):
+            first, _, rest = text.partition(" ")
+            problem = Problem.parse(rest if first in OPS else text)
+            cases += [cls(op, problem) for op in ((first,) if first in OPS else OPS)]
+        return cases
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.problem}"
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of the three arrays, each read or written once."""
+        size = numpy_dtype(self.problem.dtype).itemsize
+        return size * sum(int(np.prod(shape)) for shape in self.problem.shapes)
 
 
 class Layer:
@@ -76,12 +176,12 @@ class Layer:
 
     def __init__(self, problem: Problem, seed: int = 0, **keywords):
         self.problem = problem
-        rng = np.random.default_rng(seed)
-        self.x, self.w, self.dy = (rng.standard_normal(shape).astype(problem.dtype) for shape in problem.shapes)
+        rng, dtype = np.random.default_rng(seed), numpy_dtype(problem.dtype)
+        self.x, self.w, self.dy = (rng.standard_normal(shape).astype(dtype) for shape in problem.shapes)
         first = problem.data_format == "NCHW"
         x, dy = (reference.to_data_format(array, problem.data_format) for array in (self.x, self.dy))
         w = reference.to_filter_format(self.w, "OIHW" if first else "HWIO")
-        keywords |= {"strides": problem.s, "padding": problem.padding, "data_format": problem.data_format}
+        keywords |= {**problem.geometry, "data_format": problem.data_format}
         self.calls = {
             "conv2d": lambda **more: convkit.conv2d(x, w, **keywords, **more),
             "conv2d_backprop_filter": lambda **more: convkit.conv2d_backprop_filter(x, w.shape, dy, **keywords, **more),
@@ -107,8 +207,7 @@ class Layer:
             else:
                 result = reference.from_data_format(result, self.problem.data_format)
             wanted = reference.OPS[op](*arguments[op], **self.problem.geometry)
-            length = reference.terms(op, *self.problem.shapes)
             scale = reference.magnitude(op, *arguments[op], **self.problem.geometry)
-            bound = reference.error_bound(length, scale, result.dtype)
+            bound = self.problem.allowed(op, wanted, scale)
             if not np.all(np.abs(result - wanted) <= bound):  # also false for NaN
                 raise WrongResultError(f"{op} of {self.problem} is wrong: {np.max(np.abs(result - wanted)):.3g} off")

@@ -173,7 +173,7 @@ def overhead(rounds, calls):
     """Compare a tiny call of each operation with np.matmul on matrices of the forward call's size, in CPU time."""
     layer = Layer(TINY)
     layer.check()
-    (_, rows, columns, filters), patch = TINY.shapes[2], TINY.r**2 * TINY.c
+    (_, rows, columns, filters), patch = TINY.shapes[2], TINY.taps * TINY.c
     patches, weights = np.ones((rows * columns, patch), TINY.dtype), np.ones((patch, filters), TINY.dtype)
     figures = []
     for op in OPS:

@@ -26,8 +26,8 @@ from ._arrays import (
     fresh_form,
     settle_weak,
 )
-from ._cpu.families import TABLE
 from ._cpu.machine import available_memory, this_machine
+from ._cpu.table import TABLE
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, UnsupportedError, WorkspaceError
 from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry, without_idle_taps

@@ -47,6 +47,8 @@ class Explanation:
         Name of the implementation that serves, such as ``"cpu:im2col_f32"``.
     candidates : tuple of (str, str or None)
         Every implementation in the order of preference, with its objection, or None if it could serve.
+    reluctances : tuple of (str, str)
+        Implementations that could serve, but were passed over as likely to be slower, with the reason.
     workspace : int
         Most bytes of scratch memory that the call takes on `num_threads` threads.
     copies : tuple of str
@@ -64,6 +66,7 @@ class Explanation:
     op: str
     implementation: str
     candidates: tuple[tuple[str, str | None], ...]
+    reluctances: tuple[tuple[str, str], ...]
     workspace: int
     copies: tuple[str, ...]
     flops: int
@@ -82,8 +85,9 @@ class Explanation:
             f"  result {self.output_shape}; {self.flops} FLOPs; workspace {self.workspace} bytes",
             *(f"  copied: {sentence}" for sentence in self.copies or ("nothing",)),
         ]
+        doubts = dict(self.reluctances)
         for name, objection in self.candidates:
-            status = objection or "could serve, but comes later in the list"
+            status = objection or "could serve, but " + doubts.get(name, "comes later in the list")
             status = "serves" if name == self.implementation else status
             lines.append(f"  {name}: {status}")
         return "\n".join(lines)
@@ -166,6 +170,7 @@ def explain(
         op=op,
         implementation=call.choice.chosen.name,
         candidates=call.choice.candidates,
+        reluctances=call.choice.reluctances,
         workspace=0 if call.nothing_to_sum or 0 in call.shape else call.plan.workspace(threads),
         copies=call.plan.copies,
         flops=call.geometry.flops,

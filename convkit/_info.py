@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ._calls import clear_prepared
-from ._cpu import _engine, blas, families, machine, memory, threads
+from ._cpu import _engine, blas, families, isa, machine, memory, threads
 from ._options import current, forget_environment
 from ._version import __version__
 
@@ -30,7 +30,7 @@ def cpu_info() -> dict[str, Any]:
     found = machine.this_machine()
     return {
         "model": machine.model_name(),
-        "isa": ("generic",),
+        "isa": isa.levels(found.isa),
         "caches": machine.caches(),
         "llc_bytes": found.llc_bytes,
         "llc_cores": found.llc_cores,

@@ -109,8 +109,8 @@ def conv2d(
         It is never read.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "gemm", "im2col", "reference"}, default "auto"
-        Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
+    algorithm : {"auto", "fft", "direct", "gemm", "im2col", "reference"}, default "auto"
+        Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
@@ -260,8 +260,8 @@ def conv2d_backprop_filter(
         It is never read, unless `accumulate` is true.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "gemm", "im2col", "reference"}, default "auto"
-        Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
+    algorithm : {"auto", "fft", "direct", "gemm", "im2col", "reference"}, default "auto"
+        Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
@@ -410,8 +410,8 @@ def conv2d_backprop_input(
         It is never read.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "gemm", "im2col", "reference"}, default "auto"
-        Family that must serve the call; ``"auto"`` takes the first that can (see `explain`).
+    algorithm : {"auto", "fft", "direct", "gemm", "im2col", "reference"}, default "auto"
+        Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;

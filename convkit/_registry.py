@@ -78,6 +78,13 @@ class Implementation(ABC):
     def objection(self, problem: Problem, machine: Any) -> str | None:
         """Return None if this implementation can serve the problem on the machine, else a sentence saying why not."""
 
+    def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        """Return None, or a sentence saying why another implementation is likely to serve the problem faster.
+
+        Rules from measurements; they count only where nobody asked for a family.
+        """
+        return None
+
     @abstractmethod
     def plan(self, problem: Problem, machine: Any) -> Plan:
         """Return the plan; only for a problem without objection."""
@@ -88,11 +95,12 @@ Table = dict[tuple[str, str], tuple[Implementation, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The implementation that serves, and every candidate with its objection."""
+    """The implementation that serves, every candidate with its objection, and why able ones were passed over."""
 
     chosen: Implementation
     candidates: tuple[tuple[str, str | None], ...]
     by_default: bool
+    reluctances: tuple[tuple[str, str], ...] = ()
 
 
 def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choice:
@@ -111,9 +119,14 @@ def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choi
     wanted = [
         (c, o) for c, o in zip(candidates, objections, strict=True) if algorithm == "auto" or c.family == algorithm
     ]
-    for candidate, objection in wanted:
-        if objection is None:
-            return Choice(candidate, listed, algorithm == "auto")
+    able = [candidate for candidate, objection in wanted if objection is None]
+    if algorithm != "auto" and able:
+        return Choice(able[0], listed, False)
+    if able:
+        doubts = {candidate.name: candidate.reluctance(problem, machine) for candidate in able}
+        chosen = next((candidate for candidate in able if doubts[candidate.name] is None), able[0])
+        told = tuple((name, doubt) for name, doubt in doubts.items() if doubt is not None)
+        return Choice(chosen, listed, True, told)
     if not wanted:
         here = ", ".join(repr(c.family) for c in candidates)
         raise UnsupportedError(

@@ -182,7 +182,77 @@ cdef extern from "scatter.h" nogil:
     int ck_scatter_run(const ck_scatter *, const ck_job *)
 
 
+cdef extern from "kernels.h" nogil:
+    ctypedef enum ck_isa:
+        CK_GENERIC
+        CK_AVX2
+        CK_AVX512
+        CK_ISAS
+
+    ctypedef struct ck_dot_kernel:
+        const char *name
+        ck_isa isa
+        ck_type arithmetic
+        int64_t rows, columns
+
+    const ck_dot_kernel *const ck_dot_kernels[]
+    const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
+    ck_isa ck_best_isa()
+    const char *ck_isa_name(ck_isa)
+
+
+cdef extern from "direct.h" nogil:
+    ctypedef struct ck_direct_phase:
+        ck_window window
+        ck_array out
+        int64_t out_at
+        const int64_t *row_tap
+        const int64_t *col_tap
+        flag in_place, out_in_place
+        int64_t first_unit, first_pack, packed_at
+
+    ctypedef struct ck_direct:
+        const ck_dot_kernel *kernel
+        ck_pixels pixels
+        ck_array filter
+        char *out_data
+        int64_t image_group, filter_group, out_group
+        ck_load_fn load_filter
+        ck_store_fn store
+        int64_t images, groups, in_channels, out_channels, phase_count
+        const ck_direct_phase *phases
+        int64_t units, packs, image_block, row_block, col_block, panel_block
+        char *packed
+        int64_t stage_bytes, tile_bytes
+
+    int64_t ck_direct_units(const ck_direct *, const ck_direct_phase *)
+    int ck_direct_run(const ck_direct *, const ck_job *)
+
+
+cdef extern from "direct_gradient.h" nogil:
+    ctypedef struct ck_direct_gradient:
+        const ck_dot_kernel *kernel
+        ck_window window
+        ck_pixels pixels
+        ck_pixels gradients
+        ck_array out
+        int64_t image_group, gradient_group, out_group
+        ck_store_fn store
+        flag accumulate
+        int64_t images, groups, in_channels, out_channels
+        flag image_in_place, gradient_in_place
+        int64_t image_block, row_block, col_block, tap_block, panel_block, slices, slice_blocks
+        char *partials
+        int64_t stage_bytes, gradient_bytes
+
+    int ck_direct_gradient_run(const ck_direct_gradient *, const ck_job *)
+
+
 SUM_BLOCK = CK_SUM_BLOCK
+
+# Names of the ISA levels, lowest first, and the highest one that this CPU can run.
+ISA_LEVELS = tuple(ck_isa_name(<ck_isa>level).decode() for level in range(CK_ISAS))
+BEST_ISA = ck_isa_name(ck_best_isa()).decode()
 
 TYPES = {
     "float32": CK_F32, "float64": CK_F64, "float16": CK_F16, "bfloat16": CK_BF16, "bool": CK_BOOL, "int8": CK_I8,
@@ -358,7 +428,7 @@ cdef int poll(void *ctx) noexcept nogil:
 cdef class Run:
     """What every plan has: limits, memory shared by the participants, and how a run ends."""
 
-    cdef Blas blas
+    cdef Blas blas  # None where products are the plan's own
     cdef int64_t shared_bytes
     cdef ck_type arithmetic
     cdef int64_t *numbers
@@ -401,8 +471,9 @@ cdef class Run:
             state.errors = <void *>errors
             job.poll = poll
             job.poll_ctx = <void *>&state
-        self.blas.fill(gemm, errors)
-        gemm.arithmetic = self.arithmetic
+        if self.blas is not None:
+            self.blas.fill(gemm, errors)
+            gemm.arithmetic = self.arithmetic
         with nogil:
             shared[0] = NULL
             if self.shared_bytes:
@@ -604,6 +675,133 @@ cdef class Scatter(Run):
         s.filter.data = <char *>cnp.PyArray_DATA(filter)
         s.out.data = <char *>cnp.PyArray_DATA(out)
         self.start(<void *>&s, &unused, &s.gemm, threads, workers)
+
+
+cdef const ck_dot_kernel *kernel_of(ck_type arithmetic, str isa) except NULL:
+    return ck_dot_kernel_for(arithmetic, <ck_isa><int>ISA_LEVELS.index(isa))
+
+
+def dot_kernels():
+    """Return (name, ISA level, dtype, rows, columns) of every register tile that is built in."""
+    found, names = [], {code: name for name, code in TYPES.items()}
+    cdef int i = 0
+    while ck_dot_kernels[i] != NULL:
+        kernel = ck_dot_kernels[i]
+        isa = ck_isa_name(kernel.isa).decode()
+        found.append((kernel.name.decode(), isa, names[kernel.arithmetic], kernel.rows, kernel.columns))
+        i += 1
+    return found
+
+
+cdef class Direct(Run):
+    """The forward convolution, or the input gradient, by register tiles; built from a `direct.DirectSpec`."""
+
+    cdef ck_direct d
+    cdef ck_direct_phase *phases
+
+    def __cinit__(self, spec):
+        self.phases = NULL
+
+    def __dealloc__(self):
+        free(self.phases)
+
+    def __init__(self, spec):
+        cdef ck_direct *d = &self.d
+        cdef ck_direct_phase *phase
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(d, 0, sizeof(ck_direct))
+        d.kernel = kernel_of(self.arithmetic, spec.isa)
+        self.phases = <ck_direct_phase *>calloc(len(spec.phases), sizeof(ck_direct_phase))
+        if self.phases == NULL:
+            raise MemoryError
+        self.reserve(sum(2 * (len(s.window.row_at) + len(s.window.col_at)) for s in spec.phases))
+        fill_array(&d.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        d.pixels.load = ck_loader(&d.pixels.array, self.arithmetic)
+        d.pixels.plain = spec.image_plain
+        fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
+        d.load_filter = ck_loader(&d.filter, self.arithmetic)
+        d.image_group, d.filter_group, d.out_group = spec.group_bytes
+        d.images, d.groups = spec.images, spec.groups
+        d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
+        d.image_block, d.row_block, d.col_block, d.panel_block = spec.tile
+        d.stage_bytes, d.tile_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+        d.phases = self.phases
+        d.phase_count = len(spec.phases)
+        cdef int64_t packed = 0, size = 8 if self.arithmetic == CK_F64 else 4
+        cdef int64_t panels = (d.out_channels + d.kernel.columns - 1) // d.kernel.columns, taps
+        for number, s in enumerate(spec.phases):
+            phase = &self.phases[number]
+            fill_window(self, &phase.window, s.window)
+            phase.row_tap = self.keep(s.row_tap)
+            phase.col_tap = self.keep(s.col_tap)
+            fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
+            phase.out_at = s.out_at
+            phase.in_place, phase.out_in_place = s.in_place, spec.out_in_place
+            phase.first_unit, phase.first_pack, phase.packed_at = d.units, d.packs, packed
+            taps = phase.window.rows * phase.window.cols
+            d.units += ck_direct_units(d, phase)
+            d.packs += d.groups * panels * taps
+            packed += d.groups * panels * taps * d.in_channels * d.kernel.columns * size
+        d.store = ck_storer(&self.phases[0].out, self.arithmetic)
+
+    @property
+    def units(self):
+        """Tiles, each a chunk of the pool."""
+        return self.d.units
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_direct_run(<ck_direct *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_direct d = self.d
+        d.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        d.filter.data = <char *>cnp.PyArray_DATA(filter)
+        d.out_data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&d, &d.packed, NULL, threads, workers)
+
+
+cdef class DirectGradient(Run):
+    """The filter gradient by register tiles; built from a `direct.DirectGradientSpec`."""
+
+    cdef ck_direct_gradient g
+
+    def __init__(self, spec):
+        cdef ck_direct_gradient *g = &self.g
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(g, 0, sizeof(ck_direct_gradient))
+        g.kernel = kernel_of(self.arithmetic, spec.isa)
+        self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
+        fill_window(self, &g.window, spec.window)
+        fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
+        g.pixels.plain = spec.image_plain
+        fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
+        g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
+        g.store = ck_storer(&g.out, self.arithmetic)
+        g.accumulate = spec.accumulate
+        g.image_group, g.gradient_group, g.out_group = spec.group_bytes
+        g.images, g.groups = spec.images, spec.groups
+        g.in_channels, g.out_channels = spec.in_channels, spec.out_channels
+        g.image_in_place, g.gradient_in_place = spec.image_in_place, spec.gradient_in_place
+        g.image_block, g.row_block, g.col_block = spec.block
+        g.tap_block, g.panel_block = spec.tile
+        g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
+        g.stage_bytes, g.gradient_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_direct_gradient_run(<ck_direct_gradient *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_direct_gradient g = self.g
+        g.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
+        g.out.data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&g, &g.partials, NULL, threads, workers)
 
 
 def helpers():

@@ -112,7 +112,7 @@ def _computes(blas: Any) -> bool:
     return True
 
 
-class _Hold(ABC):
+class Hold(ABC):
     """Holds a library to one thread while anyone is inside."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class _Hold(ABC):
         """End."""
 
 
-class _NoHold(_Hold):
+class _NoHold(Hold):
     """For a library that nothing controls."""
 
     def enter(self) -> None:
@@ -134,7 +134,10 @@ class _NoHold(_Hold):
         return None
 
 
-class _ProcessHold(_Hold):
+NO_HOLD = _NoHold()
+
+
+class _ProcessHold(Hold):
     """For a library with one number of threads for the process: the first in sets it, the last out restores it."""
 
     def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
@@ -178,7 +181,7 @@ class _ProcessHold(_Hold):
                 self.put(self.threads)
 
 
-class _ThreadHold(_Hold):
+class _ThreadHold(Hold):
     """For OpenMP, which keeps the number per thread: each product limits its own thread, the caller's is restored."""
 
     def __init__(self, get: Callable[[], int], put: Callable[[int], Any]) -> None:
@@ -191,7 +194,7 @@ class _ThreadHold(_Hold):
         self.put(entered)
 
 
-def _hold(library: Any) -> _Hold:
+def _hold(library: Any) -> Hold:
     """Return the hold for a library."""
     get, put = _thread_functions(library)
     if get is None or put is None:
@@ -199,11 +202,11 @@ def _hold(library: Any) -> _Hold:
     return _ThreadHold(get, put) if _is_openmp(library) else _ProcessHold(get, put)
 
 
-_lookup: tuple[Any, _Hold, Any] | None = None
+_lookup: tuple[Any, Hold, Any] | None = None
 _lookup_lock = threading.Lock()
 
 
-def _found() -> tuple[Any, _Hold, Any]:
+def _found() -> tuple[Any, Hold, Any]:
     """Return the way to multiply matrices, the hold on its threads and the library; looked up at the first use."""
     global _lookup
     if _lookup is None:
@@ -213,7 +216,7 @@ def _found() -> tuple[Any, _Hold, Any]:
     return _lookup
 
 
-def _look_up() -> tuple[Any, _Hold, Any]:
+def _look_up() -> tuple[Any, Hold, Any]:
     libraries = _libraries()
     for library in libraries:
         hold = _hold(library)
@@ -228,7 +231,7 @@ def _look_up() -> tuple[Any, _Hold, Any]:
     logger.debug("no BLAS library exports a usable product; matrix products by numpy.matmul")
     if libraries:
         return _engine.Blas(), _hold(libraries[0]), libraries[0]
-    return _engine.Blas(), _NoHold(), None
+    return _engine.Blas(), NO_HOLD, None
 
 
 def products() -> Any:
@@ -236,7 +239,7 @@ def products() -> Any:
     return _found()[0]
 
 
-def hold() -> _Hold:
+def hold() -> Hold:
     """Return the hold on NumPy's BLAS: between its `enter` and `leave` it computes on one thread."""
     return _found()[1]
 

@@ -1,4 +1,4 @@
-"""The CPU's implementations as a table: family, what it objects to, and its plan."""
+"""The CPU's implementations on the native engine and in plain NumPy: what each objects to, and its plan."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import FLOATS, Operand
+from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
-from .._registry import Implementation, NeedsWorkspace, Plan, Problem, Table
-from . import _engine, blas, memory, plan, reference
+from .._registry import Implementation, NeedsWorkspace, Plan, Problem
+from . import _engine, blas, direct, memory, plan, reference
+from .isa import tile_for
 from .layouts import Kind, conversion, settle_strides
 from .machine import Machine
-
-OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 
 
 class EmptyPlan(Plan):
@@ -32,6 +31,18 @@ class EmptyPlan(Plan):
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
         """Leave the result alone."""
+
+
+class ZeroPlan(Plan):
+    """No pixel is met by any tap."""
+
+    copies = ()
+
+    def workspace(self, threads: int) -> int:
+        return 0
+
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        out[...] = 0
 
 
 class ReferencePlan(Plan):
@@ -67,7 +78,7 @@ class Reference(Implementation):
         if problem.empty:
             return None
         need = ReferencePlan(problem).workspace(1)
-        if need > (limit := _limit(problem)):
+        if need > (limit := limit_of(problem)):
             return NeedsWorkspace(f"it needs {need} bytes of workspace, more than the limit of {limit} bytes")
         return None
 
@@ -75,19 +86,25 @@ class Reference(Implementation):
         return EmptyPlan() if problem.empty else ReferencePlan(problem)
 
 
+EngineSpec = plan.Spec | direct.DirectSpec | direct.DirectGradientSpec
+
+
 class EnginePlan(Plan):
     """A specification handed to the native engine."""
 
-    def __init__(self, spec: plan.Spec, problem: Problem) -> None:
+    def __init__(
+        self, spec: EngineSpec, problem: Problem, engine: Any, copies: tuple[str, ...], hold: blas.Hold
+    ) -> None:
         self.spec = spec
         self.op = problem.op
+        self.engine = engine
+        self.copies = copies
+        self.hold = hold
         self.each = sum(spec.scratch)
-        self.most_workers = max(1, (_limit(problem) - spec.shared_bytes) // max(1, self.each))
+        self.most_workers = max(1, (limit_of(problem) - spec.shared_bytes) // max(1, self.each))
         self.budgeted = memory.process_limit() is not None
-        self.copies = _copies(spec, problem.geometry)
-        self.engine: Any = _ENGINES[type(spec)](spec, blas.products())
-        self.zero_first = isinstance(spec, plan.ProductSpec) and not spec.fills_all
-        self.filter_first = isinstance(spec, (plan.ProductSpec, plan.ScatterSpec)) and problem.op != "conv2d"
+        self.zero_first = isinstance(spec, (plan.ProductSpec, direct.DirectSpec)) and not spec.fills_all
+        self.filter_first = problem.op == "conv2d_backprop_input"
 
     def _workers(self, threads: int) -> int:
         return min(threads, self.most_workers)
@@ -100,9 +117,8 @@ class EnginePlan(Plan):
             out[...] = 0
         first, second = reversed(operands) if self.filter_first else operands
         workers = self._workers(threads)
-        hold = blas.hold()
         with memory.reserved(self.spec.shared_bytes, self.each, workers) if self.budgeted else _NOTHING as granted:
-            entered = hold.enter()
+            entered = self.hold.enter()
             try:
                 self.engine.run(first, second, out, threads, granted or workers)
             except MemoryError as error:
@@ -112,19 +128,20 @@ class EnginePlan(Plan):
             except RuntimeError as error:
                 raise BackendError(f"{self.op}: {error}") from error
             finally:
-                hold.leave(entered)
+                self.hold.leave(entered)
 
 
 _NOTHING = contextlib.nullcontext()
 
-_ENGINES = {
+_BLAS_ENGINES: dict[type, Any] = {
     plan.ProductSpec: _engine.Product,
     plan.FilterGradientSpec: _engine.FilterGradient,
     plan.ScatterSpec: _engine.Scatter,
 }
 
 
-def _limit(problem: Problem) -> int:
+def limit_of(problem: Problem) -> int:
+    """Return the most bytes of scratch memory that a call may take."""
     process = memory.process_limit()
     return problem.workspace_limit if process is None else min(problem.workspace_limit, process)
 
@@ -174,7 +191,7 @@ def _pixels_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic:
 @functools.lru_cache(maxsize=256)
 def _spec(problem: Problem, machine: Machine) -> plan.Spec:
     """Return the engine's specification for a problem, or raise WorkspaceError."""
-    g, (first, second), limit = problem.geometry, problem.operands, _limit(problem)
+    g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
     if problem.op == "conv2d":
         return plan.forward_spec(g, first, second, problem.out, limit, machine)
     if problem.op == "conv2d_backprop_filter":
@@ -196,6 +213,7 @@ def _spec(problem: Problem, machine: Machine) -> plan.Spec:
 def forget_specs() -> None:
     """Plan again at the next call."""
     _spec.cache_clear()
+    _direct_spec.cache_clear()
 
 
 class Im2col(Implementation):
@@ -220,7 +238,97 @@ class Im2col(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return EmptyPlan()
-        return EnginePlan(_spec(self._translate(problem), machine), problem)
+        spec = _spec(self._translate(problem), machine)
+        engine = _BLAS_ENGINES[type(spec)](spec, blas.products())
+        return EnginePlan(spec, problem, engine, _copies(spec, problem.geometry), blas.hold())
+
+
+@functools.lru_cache(maxsize=256)
+def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | direct.DirectGradientSpec:
+    """Return the direct engine's specification for a problem, or raise WorkspaceError."""
+    g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
+    if problem.op == "conv2d":
+        return direct.forward_spec(g, first, second, problem.out, limit, machine)
+    if problem.op == "conv2d_backprop_filter":
+        return direct.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
+    return direct.gather_spec(g, first, second, problem.out, limit, machine)
+
+
+# Rows of the result that are shorter fill too little of a register tile (14 pixels with AVX-512, 6 with AVX2).
+LEAST_ACROSS = 4
+
+
+class Direct(Implementation):
+    """The project's own register tiles, walking over the image itself."""
+
+    def objection(self, problem: Problem, machine: Any) -> str | None:
+        if problem.empty:
+            return None
+        if problem.op == "conv2d_backprop_input":
+            phases = plan.count_phases(problem.geometry)
+            if phases == 0:
+                return None
+            if phases > plan.MOST_PHASES:
+                return f"the strides make {phases} phases of the pixels, more than {plan.MOST_PHASES}"
+        try:
+            _direct_spec(problem, machine)
+        except WorkspaceError as error:
+            return NeedsWorkspace(error)
+        return None
+
+    def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        if problem.empty:
+            return None
+        g = problem.geometry
+        width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
+        channels = g.group_in if problem.op == "conv2d_backprop_input" else g.group_out
+        if 4 * channels < width:
+            return f"its register tile is {width} channels wide, and a group has {channels} only"
+        across = g.in_size[1] // g.strides[1] if problem.op == "conv2d_backprop_input" else g.out_size[1]
+        if across < LEAST_ACROSS and problem.op != "conv2d_backprop_filter":
+            return f"its register tiles lie along rows, and the result has {across} pixels in one only"
+        if problem.op == "conv2d_backprop_filter" and problem.geometry.out_size == (1, 1):
+            return "each image has a single output pixel, so that the sums are one matrix product"
+        if problem.op == "conv2d_backprop_input" and plan.scatters(g):
+            return "scattering output gradients multiplies less than gathering them"
+        return None
+
+    def plan(self, problem: Problem, machine: Any) -> Plan:
+        if problem.empty:
+            return EmptyPlan()
+        if problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0:
+            return ZeroPlan()
+        spec = _direct_spec(problem, machine)
+        if isinstance(spec, direct.DirectSpec):
+            return EnginePlan(spec, problem, _engine.Direct(spec), _direct_copies(spec, problem.geometry), blas.NO_HOLD)
+        copies = _gradient_copies(spec, problem.geometry)
+        return EnginePlan(spec, problem, _engine.DirectGradient(spec), copies, blas.NO_HOLD)
+
+
+def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
+    sentences = [f"filter: packed once, {spec.shared_bytes} bytes ({_reasons(spec.filter, spec.arithmetic, g)})"]
+    if not all(phase.in_place for phase in spec.phases):
+        sentences.append(_padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
+    if not spec.out_in_place:
+        why = _reasons(spec.out, spec.arithmetic, g)
+        sentences.append(f"result: summed in scratch, then stored tile by tile ({why})")
+    return tuple(sentences)
+
+
+def _gradient_copies(spec: direct.DirectGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
+    sentences = []
+    if not spec.image_in_place:
+        sentences.append(_padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
+    if not spec.gradient_in_place:
+        sentences.append(_padded_sentence(spec.gradient, False, g, spec.arithmetic))
+    if spec.slices > 1:
+        sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
+    return tuple(sentences)
+
+
+def _padded_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
+    how = "copied with its padding" if plain else "converted"
+    return f"{operand.role}: {how} tile by tile ({_reasons(operand, arithmetic, g)})"
 
 
 class Gemm(Im2col):
@@ -295,19 +403,3 @@ def _merge_axes(operand: Operand, order: list[int], channel_axis: int) -> Operan
     shape[channel_axis] = count
     strides[channel_axis] = operand.strides[dense[-1]] if dense else operand.itemsize
     return settle_strides(replace(operand, shape=tuple(shape), strides=tuple(strides)))
-
-
-def _table() -> Table:
-    families: tuple[tuple[str, type[Implementation]], ...] = (
-        ("gemm", Gemm),
-        ("im2col", Im2col),
-        ("reference", Reference),
-    )
-    return {
-        (op, dtype): tuple(kind("cpu", family, op, dtype) for family, kind in families)
-        for op in OPS
-        for dtype in FLOATS
-    }
-
-
-TABLE = _table()

@@ -9,6 +9,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import isa
+
 # Used where the operating system does not tell: a small desktop's last-level cache and a common second level.
 DEFAULT_LLC_BYTES = 8 * 2**20
 DEFAULT_L2_BYTES = 256 * 2**10
@@ -24,6 +26,7 @@ class Machine:
     llc_bytes: int = DEFAULT_LLC_BYTES
     llc_cores: int = 1
     l2_bytes: int = DEFAULT_L2_BYTES
+    isa: str = "generic"
 
     @property
     def llc_share(self) -> int:
@@ -74,10 +77,10 @@ def this_machine() -> Machine:
     """Return the machine that this process runs on."""
     data = [cache for cache in caches() if cache[1] != "Instruction"]
     if not data:
-        return Machine()
+        return Machine(isa=isa.usable())
     _, _, llc_bytes, llc_cores = max(data)
     l2_bytes = next((size for level, _, size, _ in data if level == 2), DEFAULT_L2_BYTES)
-    return Machine(llc_bytes=llc_bytes, llc_cores=llc_cores, l2_bytes=l2_bytes)
+    return Machine(llc_bytes=llc_bytes, llc_cores=llc_cores, l2_bytes=l2_bytes, isa=isa.usable())
 
 
 def _own_cgroups(controller: str) -> list[Path]:

@@ -86,6 +86,7 @@ class Phase:
     row_tap: tuple[int, ...]
     col_tap: tuple[int, ...]
     out_layout: Layout
+    out_uniform: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,12 @@ def _size(arithmetic: str) -> int:
     return 8 if arithmetic == "float64" else 4
 
 
-def _aligned(count: int) -> int:
+def aligned(count: int) -> int:
+    """Return a number of bytes rounded up, so that the parts of a scratch block stay aligned."""
     return -(-count // SCRATCH_ALIGN) * SCRATCH_ALIGN
 
 
-def _cut(total: int, most: int) -> int:
+def cut(total: int, most: int) -> int:
     """Return the size of the equal pieces, the last one perhaps smaller, when none may exceed ``most``."""
     pieces = -(-total // max(1, most))
     return -(-total // pieces) if pieces else 1
@@ -213,7 +215,7 @@ def _cut(total: int, most: int) -> int:
 
 def sum_block(terms: int) -> int:
     """Return the terms that one product sums, as `ck_sum_block` in multiply.h."""
-    return _cut(terms, SUM_BLOCK)
+    return cut(terms, SUM_BLOCK)
 
 
 def forward_window(g: ConvGeometry) -> Window:
@@ -253,15 +255,7 @@ def forward_spec(
     """Plan a forward convolution."""
     arithmetic = arithmetic_of(filter.dtype)
     image, filter, out = map(settle_strides, (image, filter, out))
-    out_layout, out_uniform = pixel_layout(out, arithmetic)
-    phase = Phase(
-        window=forward_window(g),
-        out_strides=out.strides,
-        out_at=0,
-        row_tap=tuple(range(g.filter_size[0])),
-        col_tap=tuple(range(g.filter_size[1])),
-        out_layout=out_layout,
-    )
+    phase = forward_phase(g, out, arithmetic)
     s_a, s_b, s_i, s_o = filter.strides
     return _product_spec(
         arithmetic,
@@ -273,23 +267,18 @@ def forward_spec(
         group_bytes=(g.group_in * image.strides[3], g.group_out * s_o, g.group_out * out.strides[3]),
         channels=(g.group_in, g.group_out),
         images_and_groups=(g.batch, g.groups),
-        out_uniform=out_uniform,
+        out_uniform=phase.out_uniform,
         limit=limit,
         machine=machine,
         fills_all=True,
     )
 
 
-def gather_spec(
-    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
-) -> ProductSpec:
-    """Plan an input gradient as products of output gradients with the filter, phase by phase of the strides."""
-    arithmetic = arithmetic_of(filter.dtype)
-    gradient, filter, out = map(settle_strides, (gradient, filter, out))
-    phases, uniform = [], True
-    rows, columns = _phases_along(g, 0), _phases_along(g, 1)
-    for row_phase, row_taps in sorted(rows.items()):
-        for col_phase, col_taps in sorted(columns.items()):
+def stride_phases(g: ConvGeometry, out: Operand, arithmetic: str) -> tuple[Phase, ...]:
+    """Return the phases of an input gradient: pixels of ``out`` that see the same taps at the same distances."""
+    phases = []
+    for row_phase, row_taps in sorted(_phases_along(g, 0).items()):
+        for col_phase, col_taps in sorted(_phases_along(g, 1).items()):
             size = (
                 -(-(g.in_size[0] - row_phase) // g.strides[0]),
                 -(-(g.in_size[1] - col_phase) // g.strides[1]),
@@ -301,7 +290,6 @@ def gather_spec(
                 strides=(s_n, s_h * g.strides[0], s_w * g.strides[1], s_c),
             )
             layout, across = pixel_layout(settle_strides(seen), arithmetic)
-            uniform = uniform and across
             phases.append(
                 Phase(
                     window=Window(
@@ -316,13 +304,42 @@ def gather_spec(
                     row_tap=tuple(tap for _, tap in row_taps),
                     col_tap=tuple(tap for _, tap in col_taps),
                     out_layout=layout,
+                    out_uniform=across,
                 )
             )
+    return tuple(phases)
+
+
+def forward_phase(g: ConvGeometry, out: Operand, arithmetic: str) -> Phase:
+    """Return a forward convolution as one phase."""
+    layout, across = pixel_layout(out, arithmetic)
+    return Phase(
+        window=forward_window(g),
+        out_strides=out.strides,
+        out_at=0,
+        row_tap=tuple(range(g.filter_size[0])),
+        col_tap=tuple(range(g.filter_size[1])),
+        out_layout=layout,
+        out_uniform=across,
+    )
+
+
+def fills_all(g: ConvGeometry, phases: tuple[Phase, ...]) -> bool:
+    """Tell whether every pixel of an input gradient is in one of the phases."""
+    return len(phases) == math.prod(min(stride, size) for stride, size in zip(g.strides, g.in_size, strict=True))
+
+
+def gather_spec(
+    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+) -> ProductSpec:
+    """Plan an input gradient as products of output gradients with the filter, phase by phase of the strides."""
+    arithmetic = arithmetic_of(filter.dtype)
+    gradient, filter, out = map(settle_strides, (gradient, filter, out))
+    phases = stride_phases(g, out, arithmetic)
     s_a, s_b, s_i, s_o = filter.strides
-    reached = [min(stride, size) for stride, size in zip(g.strides, g.in_size, strict=True)]
     return _product_spec(
         arithmetic,
-        tuple(phases),
+        phases,
         gradient,
         filter,
         (s_a, s_b, s_o, s_i),
@@ -330,10 +347,10 @@ def gather_spec(
         group_bytes=(g.group_out * gradient.strides[3], g.group_out * s_o, g.group_in * out.strides[3]),
         channels=(g.group_out, g.group_in),
         images_and_groups=(g.batch, g.groups),
-        out_uniform=uniform,
+        out_uniform=all(phase.out_uniform for phase in phases),
         limit=limit,
         machine=machine,
-        fills_all=len(phases) == math.prod(reached),
+        fills_all=fills_all(g, phases),
     )
 
 
@@ -417,10 +434,11 @@ def _product_spec(
         elif n > 1:
             n = -(-n // 2)
         else:
-            raise WorkspaceError(_too_small(spec.shared_bytes + sum(spec.scratch), limit))
+            raise WorkspaceError(too_small(spec.shared_bytes + sum(spec.scratch), limit))
 
 
-def _too_small(need: int, limit: int) -> str:
+def too_small(need: int, limit: int) -> str:
+    """Return the sentence for a workspace limit below the least that a plan needs."""
     return f"it needs {need} bytes of workspace at the least, more than the limit of {limit} bytes"
 
 
@@ -428,7 +446,7 @@ def _tile(spec: ProductSpec, window: Window, machine: Machine) -> tuple[int, int
     """Return the pixels and channels of a tile, as far as cache and number of tiles decide them."""
     terms, size = window.taps * spec.in_channels, _size(spec.arithmetic)
     block = sum_block(terms)
-    n = _cut(spec.out_channels, MOST_CHANNELS)
+    n = cut(spec.out_channels, MOST_CHANNELS)
     total = spec.images * window.grid
     pixels = min(total, _beside(block, n, size, machine))
 
@@ -467,7 +485,7 @@ def _fit_product(spec: ProductSpec, window: Window, block: int, pixels: int, n: 
         run=run,
         pixel_block=pixels,
         channel_block=n,
-        scratch=(_aligned(patch), _aligned(weights), _aligned(tile), _aligned(staged)),
+        scratch=(aligned(patch), aligned(weights), aligned(tile), aligned(staged)),
         packed_bytes=packed,
     )
 
@@ -476,10 +494,10 @@ def _align(window: Window, images: int, pixels: int, within_image: bool) -> tupl
     """Cut along rows: parts of one row, whole rows, or whole images."""
     rows, columns = window.out_size
     if pixels < columns:
-        return Run.ROW, _cut(columns, pixels)
+        return Run.ROW, cut(columns, pixels)
     if pixels < window.grid or within_image:
-        return Run.IMAGE, _cut(rows, pixels // columns) * columns
-    return Run.ALL, _cut(images, pixels // window.grid) * window.grid
+        return Run.IMAGE, cut(rows, pixels // columns) * columns
+    return Run.ALL, cut(images, pixels // window.grid) * window.grid
 
 
 def _staged_bytes(window: Window, pixels: int, channels: int, size: int) -> int:
@@ -529,18 +547,18 @@ def filter_gradient_spec(
     patch, n = window.taps * g.group_in, g.group_out
     total = g.batch * window.grid
     pixels = _gradient_pixels(window, total, within_image)
-    channel_block = _cut(n, MOST_CHANNELS // 2)
-    patch_block = _cut(patch, _beside(pixels, channel_block, size, machine))
+    channel_block = cut(n, MOST_CHANNELS // 2)
+    patch_block = cut(patch, _beside(pixels, channel_block, size, machine))
     tiles = -(-patch // patch_block) * -(-n // channel_block) * g.groups
     slices, slice_pixels = _slices(tiles, patch_block, channel_block, total, pixels)
     while True:
         tiles = -(-patch // patch_block) * -(-n // channel_block) * g.groups
         tile_bytes = patch_block * channel_block * size
         scratch = (
-            _aligned(pixels * patch_block * size if image_layout.kind is Kind.COPY else 0),
-            _aligned(pixels * channel_block * size if gradient_layout.kind is Kind.COPY else 0),
-            _aligned(tile_bytes if slices == 1 and out_layout.kind is Kind.COPY else 0),
-            _aligned(0 if plain else _staged_bytes(window, pixels, g.group_in, size)),
+            aligned(pixels * patch_block * size if image_layout.kind is Kind.COPY else 0),
+            aligned(pixels * channel_block * size if gradient_layout.kind is Kind.COPY else 0),
+            aligned(tile_bytes if slices == 1 and out_layout.kind is Kind.COPY else 0),
+            aligned(0 if plain else _staged_bytes(window, pixels, g.group_in, size)),
         )
         at_once = 1
         if slices > 1:
@@ -555,7 +573,7 @@ def filter_gradient_spec(
         elif pixels > 1:
             pixels = -(-pixels // 2)
         else:
-            raise WorkspaceError(_too_small(partial + sum(scratch), limit))
+            raise WorkspaceError(too_small(partial + sum(scratch), limit))
     return FilterGradientSpec(
         arithmetic=arithmetic,
         window=window,
@@ -588,7 +606,7 @@ def _gradient_pixels(window: Window, total: int, within_image: bool) -> int:
     """Return the pixels of one product: at most SUM_BLOCK, whole rows or equal parts of one."""
     columns = window.out_size[1]
     most = min(SUM_BLOCK, window.grid if within_image else total)
-    return _cut(columns, most) if columns > most else most // columns * columns
+    return cut(columns, most) if columns > most else most // columns * columns
 
 
 def _slices(tiles: int, patch_block: int, channel_block: int, total: int, pixels: int) -> tuple[int, int]:
@@ -619,12 +637,12 @@ def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Opera
     while True:
         taps = max(1, min(len(window.col_at), 256 // n)) if n == g.group_in else 1
         scratch = (
-            _aligned(pixels * g.group_out * size),
-            _aligned(taps * n * g.group_out * size),
-            _aligned(pixels * taps * n * size),
-            _aligned(images * area * n * size),
+            aligned(pixels * g.group_out * size),
+            aligned(taps * n * g.group_out * size),
+            aligned(pixels * taps * n * size),
+            aligned(images * area * n * size),
             # Second-level sums, where more taps than SUM_BLOCK can meet in a pixel.
-            _aligned(images * area * n * size) if window.taps > SUM_BLOCK else 0,
+            aligned(images * area * n * size) if window.taps > SUM_BLOCK else 0,
         )
         if sum(scratch) <= limit:
             break
@@ -635,7 +653,7 @@ def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Opera
         elif pixels > 1:
             pixels = -(-pixels // 2)
         else:
-            raise WorkspaceError(_too_small(sum(scratch), limit))
+            raise WorkspaceError(too_small(sum(scratch), limit))
     return ScatterSpec(
         arithmetic=arithmetic,
         window=window,

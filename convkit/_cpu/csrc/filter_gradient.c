@@ -1,5 +1,7 @@
 #include "filter_gradient.h"
 
+#include "slices.h"
+
 typedef struct {
     int64_t group, patch0, patch, channel0, channels;
 } tile;
@@ -153,20 +155,6 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
         store_tile(g, &t, sums);
 }
 
-#define ADD_SLICES(NAME, TYPE)                                                                                         \
-    static void NAME(char *sums, int64_t count, int64_t slices, int64_t distance)                                      \
-    {                                                                                                                  \
-        TYPE *restrict total = (TYPE *)sums;                                                                           \
-        for (int64_t s = 1; s < slices; s++) {                                                                         \
-            const TYPE *restrict part = (const TYPE *)(sums + s * distance);                                           \
-            for (int64_t i = 0; i < count; i++)                                                                        \
-                total[i] += part[i];                                                                                   \
-        }                                                                                                              \
-    }
-
-ADD_SLICES(add_slices_f32, float)
-ADD_SLICES(add_slices_f64, double)
-
 /* A tile's partial sums are added in units of so many numbers, a few dozen microseconds of work. */
 enum { ADD_NUMBERS = 1 << 14 };
 
@@ -187,7 +175,7 @@ static void add_unit(void *ctx, int64_t unit, ck_worker *worker)
     char *sums = g->partials + number * g->slices * distance + row * t.channels * size;
     t.patch0 += row;
     t.patch = ck_min(add_rows(g), t.patch - row);
-    (g->gemm.arithmetic == CK_F64 ? add_slices_f64 : add_slices_f32)(sums, t.patch * t.channels, g->slices, distance);
+    ck_add_slices(g->gemm.arithmetic, sums, t.patch * t.channels, g->slices, distance);
     store_tile(g, &t, sums);
 }
 

@@ -1,0 +1,13 @@
+/* The register tiles of level avx2. */
+#include "kernels.h"
+#include "simd_avx2.h"
+
+#define T f32
+#define NUMBER float
+#define ARITHMETIC CK_F32
+#include "dot_body.inc"
+
+#define T f64
+#define NUMBER double
+#define ARITHMETIC CK_F64
+#include "dot_body.inc"

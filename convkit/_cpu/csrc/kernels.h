@@ -1,0 +1,44 @@
+/* The micro-kernels: one table feeds dispatch, tests and benchmarks. */
+#ifndef CK_KERNELS_H
+#define CK_KERNELS_H
+
+#include "array.h"
+
+/* ISA levels, each with all that the ones before it have. */
+typedef enum { CK_GENERIC, CK_AVX2, CK_AVX512, CK_ISAS } ck_isa;
+
+/* Terms that lie evenly in both operands: `count` of them from a + a_at and b + b_at on, in elements. */
+typedef struct {
+    int64_t a_at, b_at, count;
+} ck_segment;
+
+/* A register tile: c[i][j] = sum over the terms t of a[i][t] * b[t][j], plus what c holds if `add`, for i < rows and all
+ * j < columns of the kernel.  The sum runs in one chain per element, so that the caller passes at most CK_SUM_BLOCK
+ * terms.  The caller guarantees 1 <= rows <= the kernel's rows, and that a, b and c may be accessed wherever rows,
+ * columns and segments say; no alignment is needed.  c must not overlap a or b.
+ *
+ * In `across`, rows are a_step elements apart and terms are neighbours in a; rows of b are `columns` elements, dense.
+ * In `along`, rows are neighbours in a and terms are a_step elements apart; rows of b are b_step elements apart. */
+typedef void (*ck_dot_fn)(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
+                          const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add);
+
+typedef struct {
+    const char *name; /* dot_<src>_<filter>_<acc>_<rows>x<columns>_<isa> */
+    ck_isa isa;
+    ck_type arithmetic;
+    int64_t rows, columns;
+    ck_dot_fn across, along;
+} ck_dot_kernel;
+
+/* All kernels that are built in, NULL at the end; lowest level first. */
+extern const ck_dot_kernel *const ck_dot_kernels[];
+
+/* The kernel of the highest level up to `isa`, for CK_F32 or CK_F64. */
+const ck_dot_kernel *ck_dot_kernel_for(ck_type arithmetic, ck_isa isa);
+
+/* The highest level that is built in, that the CPU has and whose registers the operating system saves. */
+ck_isa ck_best_isa(void);
+
+const char *ck_isa_name(ck_isa isa);
+
+#endif

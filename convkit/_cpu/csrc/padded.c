@@ -1,0 +1,46 @@
+#include "padded.h"
+
+#include <string.h>
+
+static void range_of(const int64_t *at, int64_t taps, int64_t first, int64_t count, int64_t step, int64_t *start,
+                     int64_t *length)
+{
+    int64_t low = at[0], high = at[0];
+    for (int64_t t = 1; t < taps; t++) {
+        low = ck_min(low, at[t]);
+        high = ck_max(high, at[t]);
+    }
+    *start = first * step + low;
+    *length = (count - 1) * step + high - low + 1;
+}
+
+bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block *block, int64_t channels, int64_t size,
+                     char *to, int64_t bytes, ck_view *view)
+{
+    const ck_array *a = &pixels->array;
+    int64_t row0, rows, col0, cols;
+    range_of(w->row_at, w->rows, block->row0, block->rows, w->row_step, &row0, &rows);
+    range_of(w->col_at, w->cols, block->col0, block->cols, w->col_step, &col0, &cols);
+    int64_t row_bytes = cols * channels * size;
+    if (block->images * rows * row_bytes > bytes)
+        return false;
+    *view = (ck_view){to, row0, col0, rows * cols * channels, cols * channels, channels};
+    int64_t left = ck_min(cols, ck_max(0, -col0)), right = ck_max(left, ck_min(cols, w->width - col0));
+    for (int64_t n = 0; n < block->images; n++)
+        for (int64_t row = row0; row < row0 + rows; row++, to += row_bytes) {
+            if (row < 0 || row >= w->height || left == right) {
+                memset(to, 0, (size_t)row_bytes);
+                continue;
+            }
+            memset(to, 0, (size_t)(left * channels * size));
+            memset(to + right * channels * size, 0, (size_t)((cols - right) * channels * size));
+            const char *from = a->data + n * a->stride[0] + row * a->stride[1] + (col0 + left) * a->stride[2];
+            char *inside = to + left * channels * size;
+            if (pixels->plain && a->stride[2] == channels * size)
+                memcpy(inside, from, (size_t)((right - left) * channels * size));
+            else
+                ck_load_block(pixels->load, size, inside, channels, 1, from, a->stride[2], a->stride[3], right - left,
+                              channels);
+        }
+    return true;
+}

@@ -1,0 +1,349 @@
+"""How the direct convolutions are cut into tiles: pure arithmetic, as in `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .._arrays import Operand
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
+from . import plan
+from .isa import Tile, tile_for
+from .layouts import computes_as_is, settle_strides
+from .machine import Machine
+from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Phase, Window
+
+# A tile's pixels and sums take this part of the second-level cache, beside the filter's panels that stream through it.
+# Tuned on an AMD EPYC 9004 (1 MiB).
+CACHE_PARTS = 2
+# The sums of a filter gradient's tile take this part of a core's share of the last-level cache.
+SUMS_PARTS = 8
+# No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
+MOST_PARTIAL_BYTES = 24 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPhase:
+    """As `ck_direct_phase` in direct.h."""
+
+    window: Window
+    out_strides: tuple[int, ...]
+    out_at: int
+    row_tap: tuple[int, ...]
+    col_tap: tuple[int, ...]
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSpec:
+    """As `ck_direct` in direct.h."""
+
+    arithmetic: str
+    isa: str
+    image: Operand
+    image_plain: bool
+    filter: Operand
+    filter_strides: tuple[int, int, int, int]
+    out: Operand
+    out_in_place: bool
+    group_bytes: tuple[int, int, int]
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    phases: tuple[DirectPhase, ...]
+    tile: tuple[int, int, int, int]
+    scratch: tuple[int, int]
+    shared_bytes: int
+    fills_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirectGradientSpec:
+    """As `ck_direct_gradient` in direct_gradient.h."""
+
+    arithmetic: str
+    isa: str
+    window: Window
+    image: Operand
+    image_plain: bool
+    image_in_place: bool
+    gradient: Operand
+    gradient_in_place: bool
+    out: Operand
+    group_bytes: tuple[int, int, int]
+    accumulate: bool
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    block: tuple[int, int, int]
+    tile: tuple[int, int]
+    slices: int
+    slice_blocks: int
+    scratch: tuple[int, int]
+    shared_bytes: int
+
+
+def forward_spec(
+    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
+) -> DirectSpec:
+    """Plan a forward convolution."""
+    arithmetic = plan.arithmetic_of(filter.dtype)
+    image, filter, out = map(settle_strides, (image, filter, out))
+    s_a, s_b, s_i, s_o = filter.strides
+    draft = DirectSpec(
+        arithmetic=arithmetic,
+        isa=tile_for(arithmetic, machine.isa).isa,
+        image=image,
+        image_plain=_is_plain(image, arithmetic),
+        filter=filter,
+        filter_strides=(s_a, s_b, s_i, s_o),
+        out=out,
+        out_in_place=False,
+        group_bytes=(g.group_in * image.strides[3], g.group_out * s_o, g.group_out * out.strides[3]),
+        images=g.batch,
+        groups=g.groups,
+        in_channels=g.group_in,
+        out_channels=g.group_out,
+        phases=(),
+        tile=(1, 1, 1, 1),
+        scratch=(0, 0),
+        shared_bytes=0,
+        fills_all=True,
+    )
+    return _fit(draft, (plan.forward_phase(g, out, arithmetic),), limit, machine)
+
+
+def gather_spec(
+    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+) -> DirectSpec:
+    """Plan an input gradient, phase by phase of the strides."""
+    arithmetic = plan.arithmetic_of(filter.dtype)
+    gradient, filter, out = map(settle_strides, (gradient, filter, out))
+    phases = plan.stride_phases(g, out, arithmetic)
+    s_a, s_b, s_i, s_o = filter.strides
+    draft = DirectSpec(
+        arithmetic=arithmetic,
+        isa=tile_for(arithmetic, machine.isa).isa,
+        image=gradient,
+        image_plain=_is_plain(gradient, arithmetic),
+        filter=filter,
+        filter_strides=(s_a, s_b, s_o, s_i),
+        out=out,
+        out_in_place=False,
+        group_bytes=(g.group_out * gradient.strides[3], g.group_out * s_o, g.group_in * out.strides[3]),
+        images=g.batch,
+        groups=g.groups,
+        in_channels=g.group_out,
+        out_channels=g.group_in,
+        phases=(),
+        tile=(1, 1, 1, 1),
+        scratch=(0, 0),
+        shared_bytes=0,
+        fills_all=plan.fills_all(g, phases),
+    )
+    return _fit(draft, phases, limit, machine)
+
+
+def _is_plain(operand: Operand, arithmetic: str) -> bool:
+    return computes_as_is(operand, arithmetic) and operand.strides[3] == operand.itemsize
+
+
+def _stays_inside(window: Window) -> bool:
+    """Tell whether no tap of any output pixel leaves the image."""
+    return all(
+        min(at) >= 0 and (out - 1) * step + max(at) < size
+        for at, out, step, size in zip(
+            (window.row_at, window.col_at), window.out_size, window.steps, window.size, strict=True
+        )
+    )
+
+
+def _reach(window: Window, rows: int, columns: int) -> int:
+    """Return the pixels of the image that a block of output pixels reaches, padding included."""
+    high = (rows - 1) * window.steps[0] + max(window.row_at) - min(window.row_at) + 1
+    wide = (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
+    return high * wide
+
+
+def _size(arithmetic: str) -> int:
+    return 8 if arithmetic == "float64" else 4
+
+
+def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Machine) -> DirectSpec:
+    register = tile_for(draft.arithmetic, machine.isa)
+    size, width = _size(draft.arithmetic), register.columns
+    panels = -(-draft.out_channels // width)
+    taps = sum(phase.window.taps for phase in phases)
+    packed = taps * draft.in_channels * draft.groups * panels * width * size
+    whole = draft.out_channels % width == 0
+    draft = replace(
+        draft,
+        out_in_place=whole and _is_plain(draft.out, draft.arithmetic),
+        phases=tuple(
+            DirectPhase(
+                window=phase.window,
+                out_strides=phase.out_strides,
+                out_at=phase.out_at,
+                row_tap=phase.row_tap,
+                col_tap=phase.col_tap,
+                in_place=draft.image_plain and _stays_inside(phase.window),
+            )
+            for phase in phases
+        ),
+        shared_bytes=packed,
+    )
+    window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
+    tile = _tile(draft, window, panels, register, machine)
+    while True:
+        scratch = _scratch(draft, tile, width)
+        if packed + sum(scratch) <= limit:
+            return replace(draft, tile=tile, scratch=scratch)
+        images, rows, columns, panel_block = tile
+        if images > 1:
+            tile = (-(-images // 2), rows, columns, panel_block)
+        elif rows > 1:
+            tile = (1, -(-rows // 2), columns, panel_block)
+        elif panel_block > 1:
+            tile = (1, 1, columns, -(-panel_block // 2))
+        elif columns > 1:
+            tile = (1, 1, -(-columns // 2), 1)
+        else:
+            raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+
+
+def _scratch(spec: DirectSpec, tile: tuple[int, int, int, int], width: int) -> tuple[int, int]:
+    """Return the bytes of pixels and of sums that the largest tile of any phase takes."""
+    images, rows, columns, panel_block = tile
+    size = _size(spec.arithmetic)
+    staged, sums = 0, 0
+    for phase in spec.phases:
+        high, wide = min(rows, phase.window.out_size[0]), min(columns, phase.window.out_size[1])
+        if not phase.in_place:
+            staged = max(staged, images * _reach(phase.window, high, wide) * spec.in_channels * size)
+        if not spec.out_in_place:
+            sums = max(sums, images * high * wide * panel_block * width * size)
+    return plan.aligned(staged), plan.aligned(sums)
+
+
+def _tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> tuple[int, int, int, int]:
+    """Return images, rows, columns and panels of a tile, by the cache and by how many tiles there are."""
+    size = _size(spec.arithmetic)
+    elements = machine.l2_bytes // CACHE_PARTS // size
+    rows, columns = window.out_size
+
+    def numbers(images: int, high: int, wide: int) -> int:
+        return images * (_reach(window, high, wide) * spec.in_channels + high * wide * panels * register.columns)
+
+    while numbers(1, rows, columns) > elements and rows > 1:
+        rows = -(-rows // 2)
+    while numbers(1, rows, columns) > elements and columns > 4 * register.rows:
+        columns = -(-columns // 2)
+    rows, columns = plan.cut(window.out_size[0], rows), plan.cut(window.out_size[1], columns)
+    images = 1
+    if (rows, columns) == window.out_size:
+        images = max(1, min(spec.images, elements // numbers(1, rows, columns)))
+    per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
+
+    def tiles(panel_block: int) -> int:
+        across = -(-window.out_size[0] // rows) * -(-window.out_size[1] // columns)
+        return -(-spec.images // images) * across * -(-panels // panel_block) * spec.groups * len(spec.phases)
+
+    panel_block = panels
+
+    def flops() -> float:
+        return images * rows * columns * panel_block * per_pixel
+
+    while tiles(panel_block) < TILES and flops() > LEAST_TILE_FLOPS:
+        if images > 1:
+            images = -(-images // 2)
+        elif rows * columns > 8 * register.rows and rows > 1:
+            rows = -(-rows // 2)
+        elif panel_block > 1:
+            panel_block = -(-panel_block // 2)
+        else:
+            break
+    return images, rows, columns, panel_block
+
+
+def filter_gradient_spec(
+    g: ConvGeometry,
+    image: Operand,
+    gradient: Operand,
+    out: Operand,
+    accumulate: bool,
+    limit: int,
+    machine: Machine,
+) -> DirectGradientSpec:
+    """Plan a filter gradient."""
+    arithmetic = plan.arithmetic_of(gradient.dtype)
+    size = _size(arithmetic)
+    image, gradient, out = map(settle_strides, (image, gradient, out))
+    register = tile_for(arithmetic, machine.isa)
+    window = plan.forward_window(g)
+    panels = -(-g.group_out // register.columns)
+    image_plain = _is_plain(image, arithmetic)
+    in_place = image_plain and _stays_inside(window)
+    gradient_in_place = _is_plain(gradient, arithmetic) and g.group_out % register.columns == 0
+    block = _block(window, g.batch)
+    pixels = block[0] * block[1] * block[2]
+    blocks = -(-g.batch // block[0]) * -(-window.out_size[0] // block[1]) * -(-window.out_size[1] // block[2])
+    tap_rows, tap_numbers = len(window.row_at), len(window.col_at) * g.group_in * register.columns
+    taps, panel_block = tap_rows, panels
+    # Sums are touched once per block of pixels, so that they may lie in the last-level cache.
+    elements = machine.llc_share // SUMS_PARTS // size
+    while taps * panel_block * tap_numbers > elements and (taps > 1 or panel_block > 1):
+        if panel_block > 1:
+            panel_block = -(-panel_block // 2)
+        else:
+            taps = -(-taps // 2)
+    tiles = -(-tap_rows // taps) * -(-panels // panel_block) * g.groups
+    slices = 1
+    if tiles < TILES // 2:
+        by_work = int(2.0 * taps * panel_block * tap_numbers * pixels * blocks / LEAST_TILE_FLOPS)
+        by_memory = MOST_PARTIAL_BYTES // (tiles * taps * panel_block * tap_numbers * size)
+        slices = max(1, min(-(-TILES // tiles), by_work, by_memory, blocks))
+    slice_blocks = -(-blocks // slices)
+    slices = -(-blocks // slice_blocks)
+    part = replace(window, row_at=window.row_at[:taps])
+    scratch = (
+        0 if in_place else plan.aligned(block[0] * _reach(part, block[1], block[2]) * g.group_in * size),
+        0 if gradient_in_place else plan.aligned(pixels * panel_block * register.columns * size),
+    )
+    partial = tiles * slices * taps * panel_block * tap_numbers * size
+    if partial + sum(scratch) > limit:
+        raise WorkspaceError(plan.too_small(partial + sum(scratch), limit))
+    return DirectGradientSpec(
+        arithmetic=arithmetic,
+        isa=register.isa,
+        window=window,
+        image=image,
+        image_plain=image_plain,
+        image_in_place=in_place,
+        gradient=gradient,
+        gradient_in_place=gradient_in_place,
+        out=out,
+        group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),
+        accumulate=accumulate,
+        images=g.batch,
+        groups=g.groups,
+        in_channels=g.group_in,
+        out_channels=g.group_out,
+        block=block,
+        tile=(taps, panel_block),
+        slices=slices,
+        slice_blocks=slice_blocks,
+        scratch=scratch,
+        shared_bytes=partial,
+    )
+
+
+def _block(window: Window, images: int) -> tuple[int, int, int]:
+    """Return images, rows and columns of at most SUM_BLOCK output pixels."""
+    rows, columns = window.out_size
+    if columns > SUM_BLOCK:
+        return 1, 1, plan.cut(columns, SUM_BLOCK)
+    if rows * columns > SUM_BLOCK:
+        return 1, plan.cut(rows, SUM_BLOCK // columns), columns
+    return min(images, SUM_BLOCK // (rows * columns)), rows, columns
