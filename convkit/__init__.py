@@ -16,6 +16,7 @@ from ._geometry import ConvGeometry, conv2d_output_shape
 from ._info import clear_caches, cpu_info, show_versions
 from ._ops import conv2d, conv2d_backprop_filter, conv2d_backprop_input
 from ._options import options, set_options
+from ._packed import PackedFilter, pack_filter
 from ._version import __version__
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ConvkitError",
     "DTypeError",
     "Explanation",
+    "PackedFilter",
     "PerformanceWarning",
     "ShapeError",
     "UnsupportedError",
@@ -39,6 +41,7 @@ __all__ = [
     "cpu_info",
     "explain",
     "options",
+    "pack_filter",
     "set_options",
     "show_versions",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -30,8 +31,10 @@ from ._cpu.machine import available_memory, this_machine
 from ._cpu.table import TABLE
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, UnsupportedError, WorkspaceError
+from ._formats import DEFAULT_FILTER_FORMAT
 from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry, without_idle_taps
 from ._options import Options, current
+from ._packed import PackedFilter
 from ._registry import FAMILIES, Choice, Plan, Problem, choose
 
 logger = logging.getLogger("convkit")
@@ -252,6 +255,11 @@ def execute(
 ) -> Array:
     """Carry out one call of an operation; the public functions of `_ops` are thin over this."""
     signature = SIGNATURES[op]
+    packed = None
+    if PackedFilter in map(type, values):
+        place = signature.arrays.index("filter")
+        packed = check_packed(op, values[place], settings)
+        values = tuple([packed.filter if i == place else value for i, value in enumerate(values)])
     arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
     if len(arrays) < len(values):
         arrays = settle_weak([as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)])
@@ -282,11 +290,11 @@ def execute(
             reasons = "; ".join(f"{name}: {why}" for name, why in call.choice.candidates if why)
             message = f"{op}: only the slow reference implementation can serve this call ({reasons})"
             warnings.warn(message, PerformanceWarning, stacklevel=3)
-        _compute(call, arrays, result, threads)
+        _compute(call, arrays, result, threads, packed)
     return result if given is None else given
 
 
-def _compute(call: Call, arrays: list[Array], result: Array, threads: int) -> None:
+def _compute(call: Call, arrays: list[Array], result: Array, threads: int, packed: PackedFilter | None) -> None:
     """Run the plan on the arrays as views in the orders N, H, W, C and H, W, I, O, without idle taps."""
     views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
     out = result.transpose(call.out_axes)
@@ -299,7 +307,29 @@ def _compute(call: Call, arrays: list[Array], result: Array, threads: int) -> No
         else:
             place = signature.arrays.index("filter")
             views[place] = views[place][call.taps]
-    call.plan.run(views, out, threads)
+    if packed is None:
+        call.plan.run(views, out, threads)
+        return
+    taps, keeper = call.taps, packed
+
+    def pack(plan: Any, make: Callable[[], Any]) -> Any:
+        return keeper.packed(plan, taps, make)
+
+    call.plan.run_packed(views, out, threads, pack)
+
+
+def check_packed(op: str, value: Any, settings: Settings) -> PackedFilter:
+    """Return a packed filter if it is where a filter belongs, and for this operation and format."""
+    if not isinstance(value, PackedFilter):
+        raise ArgumentTypeError(f"{op}: a packed filter is given for another argument than filter")
+    if value.op != op:
+        raise ArgumentError(f"{op}: filter was packed for {value.op}, but is used for {op}")
+    wanted = settings.filter_format
+    if wanted is None and isinstance(settings.data_format, str):
+        wanted = DEFAULT_FILTER_FORMAT.get(settings.data_format)
+    if wanted != value.filter_format:
+        raise ArgumentError(f"{op}: filter was packed in {value.filter_format}, but filter_format is {show(wanted)}")
+    return value
 
 
 def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:

@@ -15,6 +15,7 @@ from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedEr
 from ._foreign import check_names
 from ._geometry import ConvGeometry
 from ._options import current
+from ._packed import PackedFilter
 
 _KEYWORDS: dict[str, Any] = {
     "strides": 1,
@@ -150,7 +151,8 @@ def explain(
         if _is_shape(value):
             forms.append(fresh_form(tuple(map(int, value)), _dtype(dtype)))
         else:
-            arrays.append((len(forms), as_array(op, role, value)))
+            array = value.filter if isinstance(value, PackedFilter) else value
+            arrays.append((len(forms), as_array(op, role, array)))
             forms.append(fresh_form((), np.dtype(np.float32)))
     settled = settle_weak([pair for _, pair in arrays])
     for (place, _), array in zip(arrays, settled, strict=True):

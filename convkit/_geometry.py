@@ -207,6 +207,32 @@ def make_geometry(
     return geometry
 
 
+def check_pack_arguments(
+    op: str,
+    filter_shape: tuple[int, ...],
+    strides: object,
+    padding: object,
+    dilations: object,
+    groups: object,
+    data_format: object,
+    filter_format: object,
+) -> str:
+    """Check what can be checked of a convolution without its image, and return the filter's format."""
+    layout = parse_format(op, "data_format", data_format, DATA_FORMATS)
+    filter_layout = DEFAULT_FILTER_FORMAT[layout]
+    if filter_format is not None:
+        filter_layout = parse_format(op, "filter_format", filter_format, FILTER_FORMATS)
+    parse_spatial(op, "strides", strides, layout)
+    parse_spatial(op, "dilations", dilations, layout)
+    parse_padding(op, padding, layout)
+    group_count = as_int(op, "groups", groups, least=1)
+    filter_dims = parse_array_shape(op, "filter", filter_shape, filter_layout, FILTER_FORMATS)
+    check_out_channels(op, take_apart(filter_layout, filter_dims)[0], group_count, packed=is_packed(layout))
+    if 0 in take_apart(filter_layout, filter_dims)[2]:
+        raise ShapeError(f"{op}: filter has shape {filter_shape}, but its height and width must be at least 1")
+    return filter_layout
+
+
 def without_idle_taps(g: ConvGeometry) -> tuple[ConvGeometry, tuple[slice, slice] | None]:
     """Leave out the taps that meet padding only, whatever the output pixel.
 

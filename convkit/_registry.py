@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ._arrays import Operand
 from ._errors import UnsupportedError, WorkspaceError
@@ -46,6 +46,13 @@ class Problem:
         return 0 in self.geometry.filter_size or any(0 in operand.shape for operand in (*self.operands, self.out))
 
 
+class Pack(Protocol):
+    """What keeps a filter in the orders that plans want."""
+
+    def __call__(self, plan: Any, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` has made for ``plan``, now or before."""
+
+
 class Plan(ABC):
     """How one implementation will carry out one problem; depends on nothing but the problem and the machine."""
 
@@ -58,6 +65,10 @@ class Plan(ABC):
     @abstractmethod
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
         """Compute, from and into arrays that lie as the problem says."""
+
+    def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:
+        """Compute with a filter that may be, or be brought, in an order of the plan's own; by default it is not."""
+        self.run(operands, out, threads)
 
 
 class Implementation(ABC):

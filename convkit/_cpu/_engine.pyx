@@ -226,6 +226,8 @@ cdef extern from "direct.h" nogil:
         int64_t stage_bytes, tile_bytes
 
     int64_t ck_direct_units(const ck_direct *, const ck_direct_phase *)
+    int ck_direct_pack(const ck_direct *, const ck_job *)
+    int ck_direct_run_packed(const ck_direct *, const ck_job *)
     int ck_direct_run(const ck_direct *, const ck_job *)
 
 
@@ -751,7 +753,10 @@ cdef class Direct(Run):
         return self.d.units
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
-        return ck_direct_run(<ck_direct *>run, job)
+        cdef ck_direct *d = <ck_direct *>run
+        if self.shared_bytes:
+            return ck_direct_run(d, job)
+        return ck_direct_pack(d, job) if d.out_data == NULL else ck_direct_run_packed(d, job)
 
     def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
         """Compute; the arrays must lie as the specification says."""
@@ -760,6 +765,33 @@ cdef class Direct(Run):
         d.filter.data = <char *>cnp.PyArray_DATA(filter)
         d.out_data = <char *>cnp.PyArray_DATA(out)
         self.start(<void *>&d, &d.packed, NULL, threads, workers)
+
+
+cdef class Packer(Direct):
+    """A direct convolution whose filter is packed into memory of its own, once for many runs."""
+
+    def __init__(self, spec):
+        Direct.__init__(self, spec)
+        self.shared_bytes = 0
+
+    cdef int start_with(self, ck_direct *d, cnp.ndarray memory, int threads, int workers) except -1:
+        cdef char *unused = NULL
+        d.packed = <char *>cnp.PyArray_DATA(memory)
+        return self.start(<void *>d, &unused, NULL, threads, workers)
+
+    def pack(self, cnp.ndarray filter, cnp.ndarray memory, int threads):
+        """Pack the filter into ``memory``, a writeable array of as many bytes as the specification shares."""
+        cdef ck_direct d = self.d
+        d.filter.data = <char *>cnp.PyArray_DATA(filter)
+        d.out_data = NULL
+        self.start_with(&d, memory, threads, threads)
+
+    def run_packed(self, cnp.ndarray image, cnp.ndarray memory, cnp.ndarray out, int threads, int workers):
+        """Compute with a filter that `pack` has packed."""
+        cdef ck_direct d = self.d
+        d.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        d.out_data = <char *>cnp.PyArray_DATA(out)
+        self.start_with(&d, memory, threads, workers)
 
 
 cdef class DirectGradient(Run):

@@ -14,7 +14,7 @@ import numpy as np
 from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
-from .._registry import Implementation, NeedsWorkspace, Plan, Problem
+from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem
 from . import _engine, blas, direct, memory, plan, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, settle_strides
@@ -86,6 +86,9 @@ class Reference(Implementation):
         return EmptyPlan() if problem.empty else ReferencePlan(problem)
 
 
+# Below this a call runs on its own thread alone: waking a helper takes as long as a tenth of a megaFLOP and more.
+LEAST_SHARED_FLOPS = 2_000_000
+
 EngineSpec = plan.Spec | direct.DirectSpec | direct.DirectGradientSpec
 
 
@@ -102,6 +105,8 @@ class EnginePlan(Plan):
         self.hold = hold
         self.each = sum(spec.scratch)
         self.most_workers = max(1, (limit_of(problem) - spec.shared_bytes) // max(1, self.each))
+        if problem.geometry.flops < LEAST_SHARED_FLOPS:
+            self.most_workers = 1
         self.budgeted = memory.process_limit() is not None
         self.zero_first = isinstance(spec, (plan.ProductSpec, direct.DirectSpec)) and not spec.fills_all
         self.filter_first = problem.op == "conv2d_backprop_input"
@@ -113,14 +118,17 @@ class EnginePlan(Plan):
         return self.spec.shared_bytes + self.each * self._workers(threads)
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        first, second = reversed(operands) if self.filter_first else operands
+        self._start(self.engine.run, first, second, out, threads)
+
+    def _start(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int) -> None:
         if self.zero_first:
             out[...] = 0
-        first, second = reversed(operands) if self.filter_first else operands
         workers = self._workers(threads)
         with memory.reserved(self.spec.shared_bytes, self.each, workers) if self.budgeted else _NOTHING as granted:
             entered = self.hold.enter()
             try:
-                self.engine.run(first, second, out, threads, granted or workers)
+                run(first, second, out, workers if workers == 1 else threads, granted or workers)
             except MemoryError as error:
                 raise WorkspaceError(
                     f"{self.op}: scratch memory of {self.workspace(threads)} bytes cannot be allocated"
@@ -129,6 +137,31 @@ class EnginePlan(Plan):
                 raise BackendError(f"{self.op}: {error}") from error
             finally:
                 self.hold.leave(entered)
+
+
+class DirectPlan(EnginePlan):
+    """Direct products, whose filter can be kept packed from call to call."""
+
+    def __init__(self, spec: direct.DirectSpec, problem: Problem, copies: tuple[str, ...]) -> None:
+        super().__init__(spec, problem, _engine.Direct(spec), copies, blas.NO_HOLD)
+        self.packer = _engine.Packer(spec)
+
+    def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:
+        image, weights = reversed(operands) if self.filter_first else operands
+
+        def make() -> Any:
+            kept = _aligned_bytes(self.spec.shared_bytes)
+            self.packer.pack(weights, kept, threads)
+            return kept
+
+        self._start(self.packer.run_packed, image, pack(self.spec, make), out, threads)
+
+
+def _aligned_bytes(count: int) -> Any:
+    """Return an array of bytes that starts at a multiple of 64, as packed panels are read fastest."""
+    whole = np.empty(count + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + count]
 
 
 _NOTHING = contextlib.nullcontext()
@@ -300,7 +333,7 @@ class Direct(Implementation):
             return ZeroPlan()
         spec = _direct_spec(problem, machine)
         if isinstance(spec, direct.DirectSpec):
-            return EnginePlan(spec, problem, _engine.Direct(spec), _direct_copies(spec, problem.geometry), blas.NO_HOLD)
+            return DirectPlan(spec, problem, _direct_copies(spec, problem.geometry))
         copies = _gradient_copies(spec, problem.geometry)
         return EnginePlan(spec, problem, _engine.DirectGradient(spec), copies, blas.NO_HOLD)
 

@@ -173,19 +173,29 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
         store_tile(d, phase, &t, sums);
 }
 
-int ck_direct_run(const ck_direct *d, const ck_job *limits)
+int ck_direct_pack(const ck_direct *d, const ck_job *limits)
 {
     ck_job job = *limits;
     job.ctx = (void *)d;
     job.fn = pack_unit;
     job.chunks = d->packs;
     job.scratch_bytes = 0;
-    int code = ck_pool_run(&job);
-    if (code != CK_OK)
-        return code;
+    return ck_pool_run(&job);
+}
+
+int ck_direct_run_packed(const ck_direct *d, const ck_job *limits)
+{
+    ck_job job = *limits;
+    job.ctx = (void *)d;
     job.fn = direct_unit;
     job.chunks = d->units;
     /* At least a byte, so that the parts have addresses where nothing is copied. */
     job.scratch_bytes = (size_t)ck_max(1, d->stage_bytes + d->tile_bytes);
     return ck_pool_run(&job);
+}
+
+int ck_direct_run(const ck_direct *d, const ck_job *limits)
+{
+    int code = ck_direct_pack(d, limits);
+    return code == CK_OK ? ck_direct_run_packed(d, limits) : code;
 }

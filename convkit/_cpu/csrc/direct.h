@@ -36,11 +36,15 @@ typedef struct {
     int64_t units, packs;
     int64_t image_block, row_block, col_block; /* size of a tile; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of channels out of a tile */
-    char *packed;                              /* [phase][group][panel][term][kernel->columns] */
+    char *packed;                              /* [phase][group][panel][term][kernel->columns], by ck_direct_pack */
     int64_t stage_bytes, tile_bytes;           /* parts of a participant's scratch */
 } ck_direct;
 
 int64_t ck_direct_units(const ck_direct *direct, const ck_direct_phase *phase);
+
+/* Packs the filter into `packed`; computes with what is packed there; both. */
+int ck_direct_pack(const ck_direct *direct, const ck_job *limits);
+int ck_direct_run_packed(const ck_direct *direct, const ck_job *limits);
 int ck_direct_run(const ck_direct *direct, const ck_job *limits);
 
 #endif
