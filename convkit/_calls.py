@@ -42,6 +42,8 @@ logger.addHandler(logging.NullHandler())
 
 Array = npt.NDArray[Any]
 
+IN_ORDER = (0, 1, 2, 3)
+
 # Results below this size are allocated without asking how much memory there is, which takes some microseconds.
 LARGE_BYTES = 16 * 2**20
 
@@ -96,6 +98,7 @@ class Call:
     nothing_to_sum: bool
     taps: tuple[slice, slice] | None
     slow: bool
+    transposed: bool
 
 
 def _axes(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
@@ -188,6 +191,7 @@ def prepare(
         nothing_to_sum=problem.empty,
         taps=taps,
         slow=choice.by_default and choice.chosen.family == "reference",
+        transposed=any(order != IN_ORDER for order in axes),
     )
 
 
@@ -296,7 +300,9 @@ def execute(
 
 def _compute(call: Call, arrays: list[Array], result: Array, threads: int, packed: PackedFilter | None) -> None:
     """Run the plan on the arrays as views in the orders N, H, W, C and H, W, I, O, without idle taps."""
-    views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
+    views = arrays
+    if call.transposed:
+        views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
     out = result.transpose(call.out_axes)
     if call.taps is not None:
         signature = SIGNATURES[call.geometry.op]
@@ -306,7 +312,7 @@ def _compute(call: Call, arrays: list[Array], result: Array, threads: int, packe
             out = out[call.taps]
         else:
             place = signature.arrays.index("filter")
-            views[place] = views[place][call.taps]
+            views = [view[call.taps] if i == place else view for i, view in enumerate(views)]
     if packed is None:
         call.plan.run(views, out, threads)
         return

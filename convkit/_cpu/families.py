@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -125,18 +124,24 @@ class EnginePlan(Plan):
         if self.zero_first:
             out[...] = 0
         workers = self._workers(threads)
-        with memory.reserved(self.spec.shared_bytes, self.each, workers) if self.budgeted else _NOTHING as granted:
-            entered = self.hold.enter()
-            try:
-                run(first, second, out, workers if workers == 1 else threads, granted or workers)
-            except MemoryError as error:
-                raise WorkspaceError(
-                    f"{self.op}: scratch memory of {self.workspace(threads)} bytes cannot be allocated"
-                ) from error
-            except RuntimeError as error:
-                raise BackendError(f"{self.op}: {error}") from error
-            finally:
-                self.hold.leave(entered)
+        if not self.budgeted:
+            self._run_on(run, first, second, out, threads, workers)
+            return
+        with memory.reserved(self.spec.shared_bytes, self.each, workers) as granted:
+            self._run_on(run, first, second, out, threads, granted)
+
+    def _run_on(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int, workers: int) -> None:
+        entered = self.hold.enter()
+        try:
+            run(first, second, out, 1 if workers == 1 else threads, workers)
+        except MemoryError as error:
+            raise WorkspaceError(
+                f"{self.op}: scratch memory of {self.workspace(threads)} bytes cannot be allocated"
+            ) from error
+        except RuntimeError as error:
+            raise BackendError(f"{self.op}: {error}") from error
+        finally:
+            self.hold.leave(entered)
 
 
 class DirectPlan(EnginePlan):
@@ -163,8 +168,6 @@ def _aligned_bytes(count: int) -> Any:
     start = -whole.ctypes.data % 64
     return whole[start : start + count]
 
-
-_NOTHING = contextlib.nullcontext()
 
 _BLAS_ENGINES: dict[type, Any] = {
     plan.ProductSpec: _engine.Product,
