@@ -5,8 +5,18 @@ import zlib
 import numpy as np
 import pytest
 
+from convkit._cpu import _engine, isa
+
 
 @pytest.fixture
 def rng(request) -> np.random.Generator:
     """A random generator of the test's own, the same in every run."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Name the ISA levels that no test of this run can have executed, since this CPU lacks them."""
+    usable = isa.levels(_engine.BEST_ISA)
+    missing = [level for level in _engine.ISA_LEVELS if level not in usable]
+    terminalreporter.write_sep("-", "ISA levels")
+    terminalreporter.write_line(f"on this CPU: {', '.join(usable)}; not run: {', '.join(missing) or 'none'}")
