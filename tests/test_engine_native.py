@@ -1,4 +1,4 @@
-"""The C drivers of conversions, patches and products, plain and under the sanitizers, without Python in the process."""
+"""The C drivers of the engine but its pool, plain and under the sanitizers, without Python in the process."""
 
 import shutil
 import subprocess
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 MAKEFILE = Path(__file__).parent / "c" / "Makefile"
-DRIVERS = "test_convert test_patches test_product test_filter_gradient test_scatter"
+DRIVERS = (
+    "test_convert test_patches test_product test_filter_gradient test_scatter test_dot test_direct test_direct_gradient"
+)
 
 
 @pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", "tsan"])

@@ -1,15 +1,9 @@
 /* Tests of products of patches and filters: forward convolutions, and input gradients phase by phase of the strides. */
 #include "check.h"
-#include "problem.h"
+#include "phases.h"
 #include "product.h"
 
-enum { MOST_STRIDE = 3, MOST_PHASES = MOST_STRIDE * MOST_STRIDE, CASES = 2000 };
-
-/* Along one axis: the pixels of the result with one remainder by the stride. */
-typedef struct {
-    offsets o;
-    int64_t first, size;
-} phase_axis;
+enum { CASES = 2000 };
 
 typedef struct {
     problem q;
@@ -17,57 +11,23 @@ typedef struct {
     strided image, filter, result; /* of a backward trial, `image` is the output gradient */
     ck_product p;
     ck_phase phases[MOST_PHASES];
-    phase_axis axes[2][MOST_STRIDE];
-    int axis_phases[2];
+    phase_set set;
     char *packed;
     int64_t packed_bytes;
     multiplier blas;
 } trial;
 
-static int forward_axis(const problem *q, int axis, phase_axis *out)
-{
-    *out = (phase_axis){forward_offsets(q, axis), 0, q->grid[axis]};
-    return 1;
-}
-
-/* Input pixel h = first + i * stride meets output pixel i + at at a tap where h + before - tap * dilation is
- * stride * (i + at); remainders that no tap reaches have no phase. */
-static int backward_axis(const problem *q, int axis, phase_axis *out)
-{
-    int64_t stride = q->stride[axis];
-    int count = 0;
-    for (int64_t first = 0; first < ck_min(stride, q->size[axis]); first++) {
-        phase_axis *phase = &out[count];
-        *phase = (phase_axis){.first = first, .size = ck_ceil_div(q->size[axis] - first, stride)};
-        for (int64_t tap = q->filter[axis] - 1; tap >= 0; tap--) {
-            int64_t distance = first + q->before[axis] - tap * q->dilation[axis];
-            if (distance % stride)
-                continue;
-            phase->o.tap[phase->o.taps] = tap;
-            phase->o.at[phase->o.taps++] = distance / stride;
-        }
-        count += phase->o.taps > 0;
-    }
-    return count;
-}
-
 static void set_phase(trial *t, ck_phase *phase, const phase_axis *row, const phase_axis *col)
 {
-    const problem *q = &t->q;
     const int64_t *stride = t->result.array.stride;
-    phase->window = forward_window(q, &row->o, &col->o);
+    phase->window = phase_window(&t->q, t->backward, row, col);
     phase->out = t->result.array;
     phase->row_tap = row->o.tap;
     phase->col_tap = col->o.tap;
     if (!t->backward)
         return;
-    phase->window.height = q->grid[0];
-    phase->window.width = q->grid[1];
-    phase->window.out_height = row->size;
-    phase->window.out_width = col->size;
-    phase->window.row_step = phase->window.col_step = 1;
-    phase->out.stride[1] *= q->stride[0];
-    phase->out.stride[2] *= q->stride[1];
+    phase->out.stride[1] *= t->q.stride[0];
+    phase->out.stride[2] *= t->q.stride[1];
     phase->out_at = row->first * stride[1] + col->first * stride[2];
 }
 
@@ -195,11 +155,10 @@ static void set_up(trial *t, const problem *q, bool backward, generator *r, doub
     p->store = ck_storer(&t->result.array, arithmetic);
     p->out_data = t->result.array.data;
     p->phases = t->phases;
-    for (int axis = 0; axis < 2; axis++)
-        t->axis_phases[axis] = (backward ? backward_axis : forward_axis)(q, axis, t->axes[axis]);
-    for (int a = 0; a < t->axis_phases[0]; a++)
-        for (int b = 0; b < t->axis_phases[1]; b++)
-            set_phase(t, &t->phases[p->phase_count++], &t->axes[0][a], &t->axes[1][b]);
+    find_phases(q, backward, &t->set);
+    for (int a = 0; a < t->set.count[0]; a++)
+        for (int b = 0; b < t->set.count[1]; b++)
+            set_phase(t, &t->phases[p->phase_count++], &t->set.axes[0][a], &t->set.axes[1][b]);
     bool across = choose_layouts(t, r);
     p->within_image = !across || one_in(r, 3);
     p->run = (ck_run)between(r, p->within_image ? CK_RUN_IMAGE : CK_RUN_ALL, CK_RUN_ROW);
@@ -219,34 +178,13 @@ static int run_on(trial *t, int threads, int workers)
     return ck_product_run(p, &(ck_job){.threads = threads, .max_workers = workers});
 }
 
-static bool reached(const phase_axis *phases, int count, int64_t stride, int64_t at)
-{
-    bool found = false;
-    for (int i = 0; i < count; i++)
-        found = found || phases[i].first == at % stride;
-    return found;
-}
-
-/* NaN where no phase of an input gradient comes: those pixels are not the engine's to write. */
-static void drop_unreached(const trial *t, double *values)
-{
-    const problem *q = &t->q;
-    for (int64_t n = 0; n < q->images; n++)
-        for (int64_t h = 0; h < q->size[0]; h++)
-            for (int64_t w = 0; w < q->size[1]; w++)
-                for (int64_t c = 0; c < q->groups * q->in; c++, values++)
-                    if (!reached(t->axes[0], t->axis_phases[0], q->stride[0], h) ||
-                        !reached(t->axes[1], t->axis_phases[1], q->stride[1], w))
-                        *values = NAN;
-}
-
 static bool right(const trial *t)
 {
     double *image = strided_values(&t->image), *filter = strided_values(&t->filter);
     double *result = calloc((size_t)count_of(t->result.length), sizeof *result);
     convolve(&t->q, t->backward ? result : image, filter, t->backward ? image : result, t->backward ? SUM_X : SUM_Y);
     if (t->backward)
-        drop_unreached(t, result);
+        drop_unreached(&t->q, &t->set, result);
     bool same = strided_holds(&t->result, result) && (!t->packed || shared_intact(t->packed, t->packed_bytes));
     free(image);
     free(filter);

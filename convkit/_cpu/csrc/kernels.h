@@ -15,7 +15,7 @@ typedef struct {
 /* A register tile: c[i][j] = sum over the terms t of a[i][t] * b[t][j], plus what c holds if `add`, for i < rows and all
  * j < columns of the kernel.  The sum runs in one chain per element, so that the caller passes at most CK_SUM_BLOCK
  * terms.  The caller guarantees 1 <= rows <= the kernel's rows, and that a, b and c may be accessed wherever rows,
- * columns and segments say; no alignment is needed.  c must not overlap a or b.
+ * columns and segments say; they are aligned to their elements, no more.  c must not overlap a or b.
  *
  * In `across`, rows are a_step elements apart and terms are neighbours in a; rows of b are `columns` elements, dense.
  * In `along`, rows are neighbours in a and terms are a_step elements apart; rows of b are b_step elements apart. */
@@ -23,7 +23,7 @@ typedef void (*ck_dot_fn)(int64_t rows, const void *a, int64_t a_step, const voi
                           const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add);
 
 typedef struct {
-    const char *name; /* dot_<src>_<filter>_<acc>_<rows>x<columns>_<isa> */
+    const char *name; /* dot_<src>_<filter>_<acc>_<rows>x<vectors of columns>v_<isa> */
     ck_isa isa;
     ck_type arithmetic;
     int64_t rows, columns;

@@ -1,0 +1,257 @@
+/* Tests of the register tiles: every kernel of the table that this CPU can run, against plain loops. */
+#include "check.h"
+#include "kernels.h"
+#include "multiply.h"
+#include "strided.h"
+
+#include <float.h>
+
+enum { MOST_ROWS = 14, MOST_COLUMNS = 32, MOST_TERMS = CK_SUM_BLOCK, MOST_SEGMENTS = 7, FAR = 30 };
+
+/* Memory of which not an element more is allocated, or with zones on both sides that nobody may write; all NaN. */
+typedef struct {
+    unsigned char *memory;
+    char *origin; /* of index 0, which need not be one of the elements */
+    int64_t guard, bytes;
+} buffer;
+
+/* Room for the indices low .. high, `offset` bytes past an aligned address. */
+static buffer buffer_new(int64_t low, int64_t high, int64_t size, int64_t offset, bool exact)
+{
+    buffer b = {.guard = exact ? offset : GUARD + offset};
+    b.bytes = b.guard + (high - low + 1) * size + (exact ? 0 : GUARD);
+    b.memory = malloc((size_t)b.bytes);
+    memset(b.memory, NOTHING, (size_t)b.bytes);
+    b.origin = (char *)b.memory + b.guard - low * size;
+    return b;
+}
+
+typedef struct {
+    const ck_dot_kernel *kernel;
+    bool along, add, exact, integers;
+    int64_t rows, terms, a_step, b_step, ldc, segment_count;
+    ck_segment segments[MOST_SEGMENTS];
+    buffer a, b, c;
+    /* What the kernel is to see and to give. */
+    double left[MOST_TERMS + 1][MOST_ROWS], right[MOST_TERMS + 1][MOST_COLUMNS], before[MOST_ROWS][MOST_COLUMNS];
+} trial;
+
+static int64_t a_index(const trial *t, const ck_segment *s, int64_t row, int64_t term)
+{
+    return s->a_at + (t->along ? row + term * t->a_step : row * t->a_step + term);
+}
+
+static int64_t b_index(const trial *t, const ck_segment *s, int64_t term)
+{
+    return s->b_at + term * (t->along ? t->b_step : t->kernel->columns);
+}
+
+/* Cuts the terms into segments anywhere, some of them empty, some upon each other. */
+static void place_segments(trial *t, generator *r, bool many)
+{
+    int64_t left = t->terms;
+    t->segment_count = many ? between(r, 2, MOST_SEGMENTS) : t->terms ? 1 : between(r, 0, 1);
+    for (int64_t s = 0; s < t->segment_count; s++) {
+        int64_t count = s == t->segment_count - 1 ? left : between(r, 0, left);
+        t->segments[s] = (ck_segment){between(r, -FAR, FAR), between(r, -FAR, FAR), count};
+        left -= count;
+    }
+}
+
+static int64_t random_offset(generator *r, int64_t size)
+{
+    const int64_t offsets[] = {0, size, 3 * size};
+    return offsets[between(r, 0, 2)];
+}
+
+static void make_operands(trial *t, generator *r)
+{
+    int64_t low[2] = {INT64_MAX, INT64_MAX}, high[2] = {INT64_MIN, INT64_MIN}, size = bytes_of(t->kernel->arithmetic);
+    for (int64_t s = 0; s < t->segment_count; s++) {
+        const ck_segment *part = &t->segments[s];
+        if (part->count == 0)
+            continue;
+        low[0] = ck_min(low[0], a_index(t, part, 0, 0));
+        high[0] = ck_max(high[0], a_index(t, part, t->rows - 1, part->count - 1));
+        low[1] = ck_min(low[1], b_index(t, part, 0));
+        high[1] = ck_max(high[1], b_index(t, part, part->count - 1) + t->kernel->columns - 1);
+    }
+    if (t->terms == 0) /* not an element */
+        low[0] = low[1] = 1, high[0] = high[1] = 0;
+    t->a = buffer_new(low[0], high[0], size, random_offset(r, size), t->exact);
+    t->b = buffer_new(low[1], high[1], size, random_offset(r, size), t->exact);
+    t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, size, random_offset(r, size), t->exact);
+}
+
+static double draw(const trial *t, generator *r)
+{
+    return (t->integers ? small_integer : any_number)(r, t->kernel->arithmetic);
+}
+
+/* Gives every element that belongs to a term its number; all others stay NaN. */
+static void fill(trial *t, generator *r)
+{
+    ck_type type = t->kernel->arithmetic;
+    int64_t size = bytes_of(type), columns = t->kernel->columns;
+    for (int pass = 0; pass < 2; pass++) /* read once all is written, since segments may share elements */
+        for (int64_t s = 0, term = 0; s < t->segment_count; s++)
+            for (int64_t n = 0; n < t->segments[s].count; n++, term++) {
+                char *a = t->a.origin, *b = t->b.origin + b_index(t, &t->segments[s], n) * size;
+                for (int64_t i = 0; i < t->rows; i++) {
+                    char *at = a + a_index(t, &t->segments[s], i, n) * size;
+                    if (pass == 0)
+                        set_element(type, false, at, draw(t, r));
+                    t->left[term][i] = element(type, false, at);
+                }
+                for (int64_t j = 0; j < columns; j++) {
+                    if (pass == 0)
+                        set_element(type, false, b + j * size, draw(t, r));
+                    t->right[term][j] = element(type, false, b + j * size);
+                }
+            }
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            char *at = t->c.origin + (i * t->ldc + j) * size;
+            if (t->add)
+                set_element(type, false, at, draw(t, r));
+            t->before[i][j] = t->add ? element(type, false, at) : 0;
+        }
+}
+
+static bool close_enough(const trial *t, int64_t i, int64_t j, double seen)
+{
+    long double sum = t->before[i][j], scale = fabsl(sum);
+    for (int64_t term = 0; term < t->terms; term++) {
+        long double product = (long double)t->left[term][i] * t->right[term][j];
+        sum += product;
+        scale += fabsl(product);
+    }
+    long double eps = t->kernel->arithmetic == CK_F64 ? DBL_EPSILON : FLT_EPSILON;
+    return t->integers ? seen == (double)sum : fabsl(seen - sum) <= (long double)(t->terms + 1) * eps * scale;
+}
+
+/* Whether c holds the sums, and NaN in all its other bytes. */
+static bool right(trial *t)
+{
+    ck_type type = t->kernel->arithmetic;
+    int64_t size = bytes_of(type);
+    bool good = true;
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < t->kernel->columns; j++) {
+            char *at = t->c.origin + (i * t->ldc + j) * size;
+            good = good && close_enough(t, i, j, element(type, false, at));
+            memset(at, NOTHING, (size_t)size);
+        }
+    for (int64_t i = 0; i < t->c.bytes; i++)
+        good = good && t->c.memory[i] == NOTHING;
+    return good;
+}
+
+static unsigned char *copy_of(const buffer *b)
+{
+    unsigned char *copy = malloc((size_t)b->bytes);
+    memcpy(copy, b->memory, (size_t)b->bytes);
+    return copy;
+}
+
+static bool unchanged(const buffer *b, unsigned char *copy)
+{
+    bool same = memcmp(b->memory, copy, (size_t)b->bytes) == 0;
+    free(copy);
+    return same;
+}
+
+static void check_trial(trial *t, generator *r, bool many)
+{
+    int64_t columns = t->kernel->columns;
+    t->a_step = t->along ? t->rows + between(r, 0, 9) : between(r, 1, 9) + (one_in(r, 2) ? t->terms : 0);
+    t->b_step = columns + (one_in(r, 2) ? 0 : between(r, 1, 9));
+    t->ldc = columns + (one_in(r, 2) ? 0 : between(r, 1, 9));
+    t->exact = one_in(r, 2);
+    place_segments(t, r, many);
+    make_operands(t, r);
+    fill(t, r);
+    unsigned char *a = copy_of(&t->a), *b = copy_of(&t->b);
+    (t->along ? t->kernel->along : t->kernel->across)(t->rows, t->a.origin, t->a_step, t->b.origin, t->b_step,
+                                                      t->segments, t->segment_count, t->c.origin, t->ldc, t->add);
+    bool a_kept = unchanged(&t->a, a), b_kept = unchanged(&t->b, b), good = a_kept && b_kept && right(t);
+    if (!good)
+        fprintf(stderr, "%s %s: %d rows, %d terms in %d segments, add %d, exact %d\n", t->kernel->name,
+                t->along ? "along" : "across", (int)t->rows, (int)t->terms, (int)t->segment_count, t->add, t->exact);
+    CHECK(good);
+    free(t->a.memory);
+    free(t->b.memory);
+    free(t->c.memory);
+}
+
+static bool runs_here(const ck_dot_kernel *kernel) { return kernel->isa <= ck_best_isa(); }
+
+static void check_kernels(bool along, bool integers)
+{
+    static trial t;
+    static const int64_t large[] = {63, 64, 65, 509, 511, 512};
+    generator r = seeded((uint64_t)(2 * along + integers));
+    for (int k = 0; ck_dot_kernels[k]; k++) {
+        const ck_dot_kernel *kernel = ck_dot_kernels[k];
+        if (!runs_here(kernel))
+            continue;
+        CHECK(kernel->rows <= MOST_ROWS && kernel->columns <= MOST_COLUMNS);
+        for (int64_t rows = 1; rows <= kernel->rows; rows++)
+            for (int64_t number = 0; number <= 20 + 6; number += UNDER_TSAN ? 3 : 1)
+                for (int choice = 0; choice < 4; choice++) {
+                    t.kernel = kernel;
+                    t.along = along;
+                    t.integers = integers;
+                    t.add = choice & 1;
+                    t.rows = rows;
+                    t.terms = number <= 20 ? number : large[number - 21];
+                    check_trial(&t, &r, choice & 2);
+                }
+    }
+}
+
+static void sums_across_neighbouring_terms_are_exact(void) { check_kernels(false, true); }
+static void sums_along_neighbouring_rows_are_exact(void) { check_kernels(true, true); }
+static void rounded_sums_across_stay_within_their_bound(void) { check_kernels(false, false); }
+static void rounded_sums_along_stay_within_their_bound(void) { check_kernels(true, false); }
+
+static void kernels_are_chosen_by_level(void)
+{
+    for (int type = CK_F32; type <= CK_F64; type++)
+        for (int isa = CK_GENERIC; isa < CK_ISAS; isa++) {
+            const ck_dot_kernel *kernel = ck_dot_kernel_for((ck_type)type, (ck_isa)isa);
+            CHECK(kernel && kernel->arithmetic == (ck_type)type && kernel->isa <= (ck_isa)isa);
+            for (int i = 0; kernel && ck_dot_kernels[i]; i++) {
+                const ck_dot_kernel *other = ck_dot_kernels[i];
+                CHECK(other->arithmetic != (ck_type)type || other->isa > (ck_isa)isa || other->isa <= kernel->isa);
+            }
+        }
+}
+
+static void names_tell_type_rows_and_level(void)
+{
+    for (int i = 0; ck_dot_kernels[i]; i++) {
+        const ck_dot_kernel *kernel = ck_dot_kernels[i];
+        char start[64];
+        const char *type = kernel->arithmetic == CK_F64 ? "f64" : "f32", *level = ck_isa_name(kernel->isa);
+        snprintf(start, sizeof start, "dot_%s_%s_%s_%dx", type, type, type, (int)kernel->rows);
+        const char *last = strrchr(kernel->name, '_');
+        CHECK(strncmp(kernel->name, start, strlen(start)) == 0 && last && strcmp(last + 1, level) == 0);
+        for (int j = 0; j < i; j++)
+            CHECK(strcmp(ck_dot_kernels[j]->name, kernel->name) != 0 && ck_dot_kernels[j]->isa <= kernel->isa);
+    }
+}
+
+int main(void)
+{
+    for (int i = 0; ck_dot_kernels[i]; i++)
+        if (!runs_here(ck_dot_kernels[i]))
+            printf("not run, this CPU has no %s: %s\n", ck_isa_name(ck_dot_kernels[i]->isa), ck_dot_kernels[i]->name);
+    RUN(kernels_are_chosen_by_level);
+    RUN(names_tell_type_rows_and_level);
+    RUN(sums_across_neighbouring_terms_are_exact);
+    RUN(sums_along_neighbouring_rows_are_exact);
+    RUN(rounded_sums_across_stay_within_their_bound);
+    RUN(rounded_sums_along_stay_within_their_bound);
+    return summary();
+}

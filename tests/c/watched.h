@@ -1,0 +1,98 @@
+/* A kernel of the table behind a watch that holds its caller to the duties in kernels.h. */
+#ifndef WATCHED_H
+#define WATCHED_H
+
+#include "kernels.h"
+#include "problem.h"
+
+static multiplier watch; /* of one run at a time */
+static const ck_dot_kernel *watched_kernel;
+
+/* Whether b holds numbers wherever the kernel reads, channels beyond the last included. */
+static inline bool all_numbers(const char *b, int64_t b_step, const ck_segment *segments, int64_t segment_count)
+{
+    ck_type type = watched_kernel->arithmetic;
+    bool good = true;
+    for (int64_t s = 0; s < segment_count; s++)
+        for (int64_t term = 0; term < segments[s].count; term++)
+            for (int64_t j = 0; j < watched_kernel->columns; j++) {
+                const char *at = b + (segments[s].b_at + term * b_step + j) * bytes_of(type);
+                good = good && !isnan(element(type, false, at));
+            }
+    return good;
+}
+
+static inline void watched_call(ck_dot_fn fn, int64_t rows, const void *a, int64_t a_step, const void *b,
+                                int64_t b_step, const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc,
+                                bool add)
+{
+    int64_t terms = 0;
+    for (int64_t s = 0; s < segment_count; s++)
+        terms += segments[s].count;
+    atomic_fetch_add(&watch.inside, 1);
+    atomic_fetch_add(&watch.calls, 1);
+    CHECK(rows >= 1 && rows <= watched_kernel->rows && terms >= 1 && terms <= CK_SUM_BLOCK);
+    CHECK(all_numbers(b, b_step, segments, segment_count));
+    if (watch.delay_us)
+        nanosleep(&(struct timespec){0, watch.delay_us * 1000}, NULL);
+    fn(rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
+    atomic_fetch_sub(&watch.inside, 1);
+}
+
+static inline void watched_across(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
+                                  const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add)
+{
+    watched_call(watched_kernel->across, rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
+}
+
+static inline void watched_along(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
+                                 const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add)
+{
+    watched_call(watched_kernel->along, rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
+}
+
+/* The kernel of a level, watched, each of its calls delayed; the one returned before no longer works. */
+static inline const ck_dot_kernel *watched(ck_type arithmetic, ck_isa isa, long delay_us)
+{
+    static ck_dot_kernel kernel;
+    watched_kernel = ck_dot_kernel_for(arithmetic, isa);
+    kernel = *watched_kernel;
+    kernel.across = watched_across;
+    kernel.along = watched_along;
+    atomic_store(&watch.calls, 0);
+    watch.delay_us = delay_us;
+    return &kernel;
+}
+
+/* Levels that this CPU can run, by turns. */
+static inline ck_isa level_of(int seed) { return (ck_isa)(seed % ((int)ck_best_isa() + 1)); }
+
+/* Channels out that fill whole panels of a kernel, or leave a tail in the last one. */
+static inline int64_t random_channels(generator *r, const ck_dot_kernel *kernel)
+{
+    return one_in(r, 2) ? kernel->columns * between(r, 1, 4) : between(r, 1, 3 * kernel->columns);
+}
+
+/* Whether no tap of any output pixel leaves the image. */
+static inline bool stays_inside(const ck_window *w)
+{
+    bool inside = true;
+    for (int64_t a = 0; a < w->rows; a++)
+        inside = inside && w->row_at[a] >= 0 && (w->out_height - 1) * w->row_step + w->row_at[a] < w->height;
+    for (int64_t b = 0; b < w->cols; b++)
+        inside = inside && w->col_at[b] >= 0 && (w->out_width - 1) * w->col_step + w->col_at[b] < w->width;
+    return inside;
+}
+
+/* The pixels along an axis that `count` output pixels reach. */
+static inline int64_t reach_of(const int64_t *at, int64_t taps, int64_t count, int64_t step)
+{
+    int64_t low = at[0], high = at[0];
+    for (int64_t i = 1; i < taps; i++) {
+        low = ck_min(low, at[i]);
+        high = ck_max(high, at[i]);
+    }
+    return (count - 1) * step + high - low + 1;
+}
+
+#endif
