@@ -250,6 +250,61 @@ cdef extern from "direct_gradient.h" nogil:
     int ck_direct_gradient_run(const ck_direct_gradient *, const ck_job *)
 
 
+cdef extern from "depthwise_kernels.h" nogil:
+    ctypedef struct ck_depthwise_kernel:
+        const char *name
+        ck_isa isa
+        ck_type arithmetic
+        int64_t lanes
+
+    const ck_depthwise_kernel *const ck_depthwise_kernels[]
+    const ck_depthwise_kernel *ck_depthwise_kernel_for(ck_type, ck_isa)
+
+
+cdef extern from "depthwise.h" nogil:
+    ctypedef struct ck_depthwise_phase:
+        ck_window window
+        ck_array out
+        int64_t out_at
+        const int64_t *row_tap
+        const int64_t *col_tap
+        flag out_in_place, flat
+        int64_t first_unit, packed_at
+
+    ctypedef struct ck_depthwise:
+        const ck_depthwise_kernel *kernel
+        flag planes
+        ck_pixels pixels
+        ck_array filter
+        char *out_data
+        ck_load_fn load_filter
+        ck_store_fn store
+        int64_t images, channels, phase_count
+        const ck_depthwise_phase *phases
+        int64_t units, row_block, col_block, channel_block
+        char *packed
+        int64_t stage_bytes, tile_bytes
+
+    int64_t ck_depthwise_units(const ck_depthwise *, const ck_depthwise_phase *)
+    int ck_depthwise_run(const ck_depthwise *, const ck_job *)
+
+
+cdef extern from "depthwise_gradient.h" nogil:
+    ctypedef struct ck_depthwise_gradient:
+        const ck_depthwise_kernel *kernel
+        flag planes
+        ck_window window
+        ck_pixels pixels, gradients
+        ck_array out
+        ck_store_fn store
+        flag accumulate
+        int64_t images, channels, row_block, col_block, channel_block, slices, slice_blocks
+        char *partials
+        int64_t stage_bytes, gradient_bytes
+
+    int ck_depthwise_gradient_run(const ck_depthwise_gradient *, const ck_job *)
+
+
 SUM_BLOCK = CK_SUM_BLOCK
 
 # Names of the ISA levels, lowest first, and the highest one that this CPU can run.
@@ -830,6 +885,122 @@ cdef class DirectGradient(Run):
     def run(self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, int threads, int workers):
         """Compute; the arrays must lie as the specification says."""
         cdef ck_direct_gradient g = self.g
+        g.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
+        g.out.data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&g, &g.partials, NULL, threads, workers)
+
+
+def depthwise_kernels():
+    """Return (name, ISA level, dtype, lanes) of every set of depthwise kernels that is built in."""
+    found, names = [], {code: name for name, code in TYPES.items()}
+    cdef int i = 0
+    while ck_depthwise_kernels[i] != NULL:
+        kernel = ck_depthwise_kernels[i]
+        found.append((
+            kernel.name.decode(), ck_isa_name(kernel.isa).decode(), names[kernel.arithmetic], kernel.lanes))
+        i += 1
+    return found
+
+
+cdef class Depthwise(Run):
+    """The forward convolution, or the input gradient, channel by channel; built from a `DepthwiseSpec`."""
+
+    cdef ck_depthwise d
+    cdef ck_depthwise_phase *phases
+
+    def __cinit__(self, spec):
+        self.phases = NULL
+
+    def __dealloc__(self):
+        free(self.phases)
+
+    def __init__(self, spec):
+        cdef ck_depthwise *d = &self.d
+        cdef ck_depthwise_phase *phase
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(d, 0, sizeof(ck_depthwise))
+        d.kernel = ck_depthwise_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
+        d.planes = spec.planes
+        self.phases = <ck_depthwise_phase *>calloc(len(spec.phases), sizeof(ck_depthwise_phase))
+        if self.phases == NULL:
+            raise MemoryError
+        self.reserve(sum(2 * (len(s.window.row_at) + len(s.window.col_at)) for s in spec.phases))
+        fill_array(&d.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        d.pixels.load = ck_loader(&d.pixels.array, self.arithmetic)
+        d.pixels.plain = spec.image_plain
+        fill_array(&d.filter, spec.filter.strides, spec.filter.dtype, not spec.filter.native)
+        d.load_filter = ck_loader(&d.filter, self.arithmetic)
+        d.images, d.channels = spec.images, spec.channels
+        d.row_block, d.col_block, d.channel_block = spec.tile
+        d.stage_bytes, d.tile_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+        d.phases = self.phases
+        d.phase_count = len(spec.phases)
+        cdef int64_t packed = 0, size = 8 if self.arithmetic == CK_F64 else 4
+        for number, s in enumerate(spec.phases):
+            phase = &self.phases[number]
+            fill_window(self, &phase.window, s.window)
+            phase.row_tap = self.keep(s.row_tap)
+            phase.col_tap = self.keep(s.col_tap)
+            fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
+            phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
+            phase.first_unit, phase.packed_at = d.units, packed
+            d.units += ck_depthwise_units(d, phase)
+            packed += phase.window.rows * phase.window.cols * d.channels * size
+        d.store = ck_storer(&self.phases[0].out, self.arithmetic)
+
+    @property
+    def units(self):
+        """Tiles, each a chunk of the pool."""
+        return self.d.units
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_depthwise_run(<ck_depthwise *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_depthwise d = self.d
+        d.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        d.filter.data = <char *>cnp.PyArray_DATA(filter)
+        d.out_data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&d, &d.packed, NULL, threads, workers)
+
+
+cdef class DepthwiseGradient(Run):
+    """The filter gradient channel by channel; built from a `DepthwiseGradientSpec`."""
+
+    cdef ck_depthwise_gradient g
+
+    def __init__(self, spec):
+        cdef ck_depthwise_gradient *g = &self.g
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(g, 0, sizeof(ck_depthwise_gradient))
+        g.kernel = ck_depthwise_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
+        g.planes = spec.planes
+        self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
+        fill_window(self, &g.window, spec.window)
+        fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
+        g.pixels.plain = spec.image_plain
+        fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
+        g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        g.gradients.plain = spec.gradient_plain
+        fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
+        g.store = ck_storer(&g.out, self.arithmetic)
+        g.accumulate = spec.accumulate
+        g.images, g.channels = spec.images, spec.channels
+        g.row_block, g.col_block, g.channel_block = spec.block
+        g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
+        g.stage_bytes, g.gradient_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_depthwise_gradient_run(<ck_depthwise_gradient *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_depthwise_gradient g = self.g
         g.pixels.array.data = <char *>cnp.PyArray_DATA(image)
         g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
         g.out.data = <char *>cnp.PyArray_DATA(out)

@@ -14,7 +14,7 @@ from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem
-from . import _engine, blas, direct, memory, plan, reference
+from . import _engine, blas, depthwise_tiles, direct, memory, plan, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
@@ -88,7 +88,13 @@ class Reference(Implementation):
 # Below this a call runs on its own thread alone: waking a helper takes as long as a tenth of a megaFLOP and more.
 LEAST_SHARED_FLOPS = 2_000_000
 
-EngineSpec = plan.Spec | direct.DirectSpec | direct.DirectGradientSpec
+EngineSpec = (
+    plan.Spec
+    | direct.DirectSpec
+    | direct.DirectGradientSpec
+    | depthwise_tiles.DepthwiseSpec
+    | depthwise_tiles.DepthwiseGradientSpec
+)
 
 
 class EnginePlan(Plan):
@@ -107,7 +113,7 @@ class EnginePlan(Plan):
         if problem.geometry.flops < LEAST_SHARED_FLOPS:
             self.most_workers = 1
         self.budgeted = memory.process_limit() is not None
-        self.zero_first = isinstance(spec, (plan.ProductSpec, direct.DirectSpec)) and not spec.fills_all
+        self.zero_first = not getattr(spec, "fills_all", True)
         self.filter_first = problem.op == "conv2d_backprop_input"
 
     def _workers(self, threads: int) -> int:
@@ -185,14 +191,14 @@ def limit_of(problem: Problem) -> int:
 def _copies(spec: plan.Spec, g: ConvGeometry) -> tuple[str, ...]:
     """Say what the engine converts or copies on the way."""
     pixels = functools.partial(_pixels_sentence, g=g, arithmetic=spec.arithmetic)
-    stored = f"result: summed in scratch, then stored tile by tile ({_reasons(spec.out, spec.arithmetic, g)})"
+    stored = f"result: summed in scratch, then stored tile by tile ({reasons(spec.out, spec.arithmetic, g)})"
     sentences = []
     if isinstance(spec, plan.ProductSpec):
         if spec.image_layout.kind is Kind.COPY:
             sentences.append(pixels(spec.image, spec.image_plain))
         if spec.filter_layout.kind is Kind.COPY:
             how = f"packed once, {spec.packed_bytes} bytes" if spec.packed_bytes else "packed again for every tile"
-            sentences.append(f"filter: {how} ({_reasons(spec.filter, spec.arithmetic, g)})")
+            sentences.append(f"filter: {how} ({reasons(spec.filter, spec.arithmetic, g)})")
         if any(phase.out_layout.kind is Kind.COPY for phase in spec.phases):
             sentences.append(stored)
     elif isinstance(spec, plan.FilterGradientSpec):
@@ -206,12 +212,12 @@ def _copies(spec: plan.Spec, g: ConvGeometry) -> tuple[str, ...]:
             sentences.append(stored)
     else:
         sentences.append(pixels(spec.gradient, False))
-        sentences.append(f"filter: packed tap by tap ({_reasons(spec.filter, spec.arithmetic, g)})")
+        sentences.append(f"filter: packed tap by tap ({reasons(spec.filter, spec.arithmetic, g)})")
         sentences.append(stored)
     return tuple(sentences)
 
 
-def _reasons(operand: Operand, arithmetic: str, g: ConvGeometry) -> str:
+def reasons(operand: Operand, arithmetic: str, g: ConvGeometry) -> str:
     """Say why an array is not used as it is: its elements, or else the order they lie in."""
     is_filter = operand.role == "filter" or (operand.role == "out" and g.op == "conv2d_backprop_filter")
     order = g.filter_format if is_filter else g.data_format
@@ -221,7 +227,7 @@ def _reasons(operand: Operand, arithmetic: str, g: ConvGeometry) -> str:
 def _pixels_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
     if plain:
         return f"{operand.role}: patches copied tile by tile (im2col)"
-    return f"{operand.role}: converted tile by tile ({_reasons(operand, arithmetic, g)})"
+    return f"{operand.role}: converted tile by tile ({reasons(operand, arithmetic, g)})"
 
 
 @functools.lru_cache(maxsize=256)
@@ -355,11 +361,11 @@ class Direct(Implementation):
 
 
 def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
-    sentences = [f"filter: packed once, {spec.shared_bytes} bytes ({_reasons(spec.filter, spec.arithmetic, g)})"]
+    sentences = [f"filter: packed once, {spec.shared_bytes} bytes ({reasons(spec.filter, spec.arithmetic, g)})"]
     if not all(phase.in_place for phase in spec.phases):
-        sentences.append(_padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
+        sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
     if not spec.out_in_place:
-        why = _reasons(spec.out, spec.arithmetic, g)
+        why = reasons(spec.out, spec.arithmetic, g)
         sentences.append(f"result: summed in scratch, then stored tile by tile ({why})")
     return tuple(sentences)
 
@@ -367,17 +373,17 @@ def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
 def _gradient_copies(spec: direct.DirectGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
     sentences = []
     if not spec.image_in_place:
-        sentences.append(_padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
+        sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
     if not spec.gradient_in_place:
-        sentences.append(_padded_sentence(spec.gradient, False, g, spec.arithmetic))
+        sentences.append(padded_sentence(spec.gradient, False, g, spec.arithmetic))
     if spec.slices > 1:
         sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
     return tuple(sentences)
 
 
-def _padded_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
+def padded_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
     how = "copied with its padding" if plain else "converted"
-    return f"{operand.role}: {how} tile by tile ({_reasons(operand, arithmetic, g)})"
+    return f"{operand.role}: {how} tile by tile ({reasons(operand, arithmetic, g)})"
 
 
 class Gemm(Im2col):

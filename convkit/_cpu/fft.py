@@ -131,7 +131,8 @@ class Fft(Implementation):
         g = problem.geometry
         rows, columns = g.filter_size
         found = tiling(g, limit_of(problem))
-        direct = g.flops * (NS_DIRECT_FEW if g.group_in * g.group_out < FEW_PAIRS else NS_DIRECT)
+        pairs = g.group_in * g.group_out
+        direct = g.flops * (NS_DIRECT_FEW if 1 < pairs < FEW_PAIRS else NS_DIRECT)
         if found.ns > direct:
             return (
                 f"it would take some {found.ns / direct:.1f} times as long as the sums over a {rows}x{columns} filter"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .._arrays import FLOATS
 from .._registry import Implementation, Table
+from .depthwise import Depthwise
 from .families import Direct, Gemm, Im2col, Reference
 from .fft import Fft
 
@@ -11,6 +12,7 @@ OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 
 FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (
     ("fft", Fft),
+    ("depthwise", Depthwise),
     ("direct", Direct),
     ("gemm", Gemm),
     ("im2col", Im2col),

@@ -3,6 +3,7 @@
 #define CK_SIMD_AVX512_H
 
 #include <immintrin.h>
+#include <stdint.h>
 
 #define ISA_NAME "avx512"
 #define ISA_LEVEL CK_AVX512
@@ -24,5 +25,23 @@ static inline f32_vector f32_zero(void) { return _mm512_setzero_ps(); }
 static inline f64_vector f64_zero(void) { return _mm512_setzero_pd(); }
 static inline f32_vector f32_broadcast(const float *from) { return _mm512_set1_ps(*from); }
 static inline f64_vector f64_broadcast(const double *from) { return _mm512_set1_pd(*from); }
+
+/* The first n of a vector's numbers, 0 < n < all of them; the rest is not read, counts as zero, is not written. */
+static inline f32_vector f32_load_part(const float *from, int64_t n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);
+}
+static inline f64_vector f64_load_part(const double *from, int64_t n)
+{
+    return _mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), from);
+}
+static inline void f32_store_part(float *to, f32_vector v, int64_t n)
+{
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), v);
+}
+static inline void f64_store_part(double *to, f64_vector v, int64_t n)
+{
+    _mm512_mask_storeu_pd(to, (__mmask8)((1u << n) - 1), v);
+}
 
 #endif

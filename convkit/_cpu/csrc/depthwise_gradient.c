@@ -1,0 +1,186 @@
+#include "depthwise_gradient.h"
+
+#include "slices.h"
+
+#include <string.h>
+
+static int64_t tiles_of(const ck_depthwise_gradient *g) { return ck_ceil_div(g->channels, g->channel_block); }
+
+static int64_t taps_of(const ck_depthwise_gradient *g) { return g->window.rows * g->window.cols; }
+
+/* Elements from one tap's sums to the next, without planes. */
+static int64_t sums_step(const ck_depthwise_gradient *g)
+{
+    return ck_ceil_div(g->channel_block, g->kernel->lanes) * g->kernel->lanes;
+}
+
+/* Elements of a tile's sums. */
+static int64_t tile_numbers(const ck_depthwise_gradient *g)
+{
+    return taps_of(g) * (g->planes ? g->channel_block * g->kernel->lanes : sums_step(g));
+}
+
+static int64_t blocks_of(const ck_depthwise_gradient *g)
+{
+    return g->images * ck_ceil_div(g->window.out_height, g->row_block) * ck_ceil_div(g->window.out_width, g->col_block);
+}
+
+static ck_block block_of(const ck_depthwise_gradient *g, int64_t number, int64_t *image)
+{
+    int64_t across = ck_ceil_div(g->window.out_width, g->col_block);
+    int64_t down = ck_ceil_div(g->window.out_height, g->row_block);
+    ck_block b;
+    b.images = 1;
+    b.col0 = number % across * g->col_block;
+    b.cols = ck_min(g->col_block, g->window.out_width - b.col0);
+    number /= across;
+    b.row0 = number % down * g->row_block;
+    b.rows = ck_min(g->row_block, g->window.out_height - b.row0);
+    *image = number / down;
+    return b;
+}
+
+typedef struct {
+    const ck_depthwise_gradient *g;
+    ck_depthwise_view x, dy;
+    const int64_t *at;
+    int64_t taps;
+    int64_t channels;
+    ck_block block;
+} part;
+
+/* Adds the block's rows i .. i + rows - 1 to the sums of one plane: whole vectors, then the rest of each row. */
+static void add_plane(const part *p, const char *x, const char *dy, int64_t rows, char *sums)
+{
+    const ck_depthwise_kernel *kernel = p->g->kernel;
+    int64_t size = ck_size(kernel->arithmetic), lanes = kernel->lanes, x_row = p->g->window.row_step * p->x.row_step;
+    int64_t vectors = p->block.cols / lanes, rest = p->block.cols % lanes, done = vectors * lanes * size;
+    if (vectors)
+        kernel->gradient(p->taps, p->at, lanes, x, x_row, lanes, dy, p->dy.row_step, lanes, rows, vectors, sums, lanes);
+    if (rest)
+        kernel->gradient(p->taps, p->at, rest, x + done, x_row, lanes, dy + done, p->dy.row_step, lanes, rows, 1, sums,
+                         lanes);
+}
+
+/* Adds a block's products for some taps in chains of at most CK_SUM_BLOCK terms; `sums` are those of the first tap. */
+static void add_taps(const part *p, int64_t dy_at, char *sums)
+{
+    const ck_depthwise_gradient *g = p->g;
+    const ck_depthwise_kernel *kernel = g->kernel;
+    int64_t size = ck_size(kernel->arithmetic), x_row = g->window.row_step * p->x.row_step;
+    int64_t terms = g->planes ? ck_ceil_div(p->block.cols, kernel->lanes) : p->block.cols;
+    int64_t most = ck_max(1, CK_SUM_BLOCK / terms);
+    for (int64_t c = 0; c < (g->planes ? p->channels : 1); c++, sums += taps_of(g) * kernel->lanes * size) {
+        const char *x = p->x.data + c * p->x.channel_step * size;
+        const char *dy = p->dy.data + (dy_at + c * p->dy.channel_step) * size;
+        for (int64_t i = 0; i < p->block.rows; i += most) {
+            int64_t rows = ck_min(most, p->block.rows - i);
+            const char *x_at = x + i * x_row * size, *dy_row = dy + i * p->dy.row_step * size;
+            if (g->planes)
+                add_plane(p, x_at, dy_row, rows, sums);
+            else
+                kernel->gradient(p->taps, p->at, p->channels, x_at, x_row, p->x.col_step, dy_row, p->dy.row_step,
+                                 p->dy.col_step, rows, p->block.cols, sums, sums_step(g));
+        }
+    }
+}
+
+/* Adds block `number` to the sums; false if it does not fit the scratch memory. */
+static bool add_block(const ck_depthwise_gradient *g, int64_t channel0, int64_t channels, int64_t number,
+                      ck_worker *worker, char *sums)
+{
+    static const int64_t here = 0;
+    const ck_window *w = &g->window;
+    const ck_window same = {w->out_height, w->out_width, w->out_height, w->out_width, 1, 1, 1, 1, &here, &here};
+    int64_t size = ck_size(g->kernel->arithmetic), taps = taps_of(g), image, at[CK_SUM_BLOCK];
+    char *scratch = ck_worker_scratch(worker);
+    part p = {.g = g, .at = at, .channels = channels, .block = block_of(g, number, &image)};
+    ck_pixels x = g->pixels, dy = g->gradients;
+    x.array.data += image * x.array.stride[0] + channel0 * x.array.stride[3];
+    dy.array.data += image * dy.array.stride[0] + channel0 * dy.array.stride[3];
+    if (!ck_depthwise_look(g->kernel, w, &x, &p.block, channels, g->planes, scratch, g->stage_bytes, &p.x) ||
+        !ck_depthwise_look(g->kernel, &same, &dy, &p.block, channels, g->planes, scratch + g->stage_bytes,
+                           g->gradient_bytes, &p.dy))
+        return false;
+    int64_t dy_at = ck_depthwise_at(&p.dy, &same, &p.block, 0, 0);
+    for (int64_t first = 0; first < taps; first += CK_SUM_BLOCK) {
+        if (first && ck_worker_stop(worker))
+            return true;
+        p.taps = ck_min(CK_SUM_BLOCK, taps - first);
+        for (int64_t tap = 0; tap < p.taps; tap++)
+            at[tap] = ck_depthwise_at(&p.x, w, &p.block, (first + tap) / w->cols, (first + tap) % w->cols);
+        add_taps(&p, dy_at, sums + first * (g->planes ? g->kernel->lanes : sums_step(g)) * size);
+    }
+    return true;
+}
+
+static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
+{
+    const ck_depthwise_gradient *g = ctx;
+    int64_t size = ck_size(g->kernel->arithmetic), slice = unit % g->slices;
+    int64_t channel0 = unit / g->slices * g->channel_block;
+    int64_t channels = ck_min(g->channel_block, g->channels - channel0);
+    char *sums = g->partials + unit * tile_numbers(g) * size;
+    memset(sums, 0, (size_t)(tile_numbers(g) * size));
+    int64_t first = slice * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
+    for (int64_t number = first; number < last; number++) {
+        if (ck_worker_stop(worker))
+            return;
+        if (!add_block(g, channel0, channels, number, worker, sums)) {
+            ck_worker_fail(worker, CK_BAD_PLAN);
+            return;
+        }
+    }
+}
+
+#define ADD_LANES(NAME, TYPE)                                                                                          \
+    static void NAME(TYPE *sums, int64_t count, int64_t lanes)                                                         \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            TYPE total = sums[i * lanes];                                                                              \
+            for (int64_t l = 1; l < lanes; l++)                                                                        \
+                total += sums[i * lanes + l];                                                                          \
+            sums[i] = total;                                                                                           \
+        }                                                                                                              \
+    }
+
+ADD_LANES(add_lanes_f32, float)
+ADD_LANES(add_lanes_f64, double)
+
+/* Adds the slices of a tile, and the lanes, and stores it where the filter's strides say. */
+static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
+{
+    (void)worker;
+    const ck_depthwise_gradient *g = ctx;
+    const ck_type arithmetic = g->kernel->arithmetic;
+    int64_t size = ck_size(arithmetic), taps = taps_of(g), distance = tile_numbers(g) * size;
+    int64_t channel0 = unit * g->channel_block, channels = ck_min(g->channel_block, g->channels - channel0);
+    char *sums = g->partials + unit * g->slices * distance;
+    ck_add_slices(arithmetic, sums, tile_numbers(g), g->slices, distance);
+    if (g->planes && arithmetic == CK_F64)
+        add_lanes_f64((double *)sums, channels * taps, g->kernel->lanes);
+    else if (g->planes)
+        add_lanes_f32((float *)sums, channels * taps, g->kernel->lanes);
+    const int64_t *stride = g->out.stride;
+    for (int64_t tap = 0; tap < taps; tap++)
+        g->store(g->out.data + tap / g->window.cols * stride[0] + tap % g->window.cols * stride[1] +
+                     channel0 * stride[3],
+                 stride[3], sums + tap * (g->planes ? 1 : sums_step(g)) * size, g->planes ? taps : 1, channels,
+                 g->accumulate);
+}
+
+int ck_depthwise_gradient_run(const ck_depthwise_gradient *g, const ck_job *limits)
+{
+    ck_job job = *limits;
+    job.ctx = (void *)g;
+    job.fn = sum_unit;
+    job.chunks = tiles_of(g) * g->slices;
+    job.scratch_bytes = (size_t)ck_max(1, g->stage_bytes + g->gradient_bytes);
+    int code = ck_pool_run(&job);
+    if (code != CK_OK)
+        return code;
+    job.fn = store_unit;
+    job.chunks = tiles_of(g);
+    job.scratch_bytes = 0;
+    return ck_pool_run(&job);
+}

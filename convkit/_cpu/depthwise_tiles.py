@@ -1,0 +1,348 @@
+"""How convolutions that do not mix channels are cut into tiles: pure arithmetic, as in `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .._arrays import Operand
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
+from . import _engine, plan
+from .isa import levels
+from .layouts import computes_as_is, settle_strides
+from .machine import Machine
+from .plan import SUM_BLOCK, TILES, Phase, Window
+
+# A tile's pixels and results take this part of the second-level cache.
+CACHE_PARTS = 2
+# Below this a tile is not cut further to get more of them: 20 to 50 microseconds.
+LEAST_TILE_FLOPS = 5e5
+# Vectors of channels side by side below which a tile is not narrowed: shorter runs of memory are slow to fetch.
+LEAST_VECTORS = 4
+# Rows below which a tile gets fewer channels before it gets fewer rows: neighbours read the rows between them twice.
+LEAST_ROWS = 8
+# With fewer channels than this side by side, vectors run along the columns.
+FEW_CHANNELS = 4
+# No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
+MOST_PARTIAL_BYTES = 16 * 2**20
+
+# Rows, columns and channels.
+Tile = tuple[int, int, int]
+
+
+class Kernel(NamedTuple):
+    """The kernels of one level and dtype, and the numbers in one of their vectors."""
+
+    name: str
+    isa: str
+    arithmetic: str
+    lanes: int
+
+
+KERNELS = tuple(Kernel(*kernel) for kernel in _engine.depthwise_kernels())
+
+
+def kernel_for(arithmetic: str, isa: str) -> Kernel:
+    """Return the kernels of the highest level up to ``isa``, as `ck_depthwise_kernel_for` in depthwise_kernels.h."""
+    usable = levels(isa)
+    return [kernel for kernel in KERNELS if kernel.arithmetic == arithmetic and kernel.isa in usable][-1]
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePhase:
+    """As `ck_depthwise_phase` in depthwise.h."""
+
+    window: Window
+    out_strides: tuple[int, ...]
+    out_at: int
+    row_tap: tuple[int, ...]
+    col_tap: tuple[int, ...]
+    out_in_place: bool
+    flat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseSpec:
+    """As `ck_depthwise` in depthwise.h."""
+
+    arithmetic: str
+    isa: str
+    planes: bool
+    image: Operand
+    image_plain: bool
+    filter: Operand
+    out: Operand
+    images: int
+    channels: int
+    phases: tuple[DepthwisePhase, ...]
+    tile: Tile
+    scratch: tuple[int, int]
+    shared_bytes: int
+    fills_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseGradientSpec:
+    """As `ck_depthwise_gradient` in depthwise_gradient.h."""
+
+    arithmetic: str
+    isa: str
+    planes: bool
+    window: Window
+    image: Operand
+    image_plain: bool
+    gradient: Operand
+    gradient_plain: bool
+    out: Operand
+    accumulate: bool
+    images: int
+    channels: int
+    block: Tile
+    slices: int
+    slice_blocks: int
+    scratch: tuple[int, int]
+    shared_bytes: int
+
+
+def forward_spec(
+    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
+) -> DepthwiseSpec:
+    """Plan a forward convolution."""
+    image, filter, out = map(settle_strides, (image, filter, out))
+    phases = (plan.forward_phase(g, out, plan.arithmetic_of(filter.dtype)),)
+    return _spec(g, image, filter, out, phases, True, limit, machine)
+
+
+def gather_spec(
+    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+) -> DepthwiseSpec:
+    """Plan an input gradient, phase by phase of the strides."""
+    gradient, filter, out = map(settle_strides, (gradient, filter, out))
+    phases = plan.stride_phases(g, out, plan.arithmetic_of(filter.dtype))
+    return _spec(g, gradient, filter, out, phases, plan.fills_all(g, phases), limit, machine)
+
+
+def _along_columns(image: Operand, columns: int) -> bool:
+    """Tell whether vectors run along the columns of planes, and not along the channels of pixels."""
+    channels = image.shape[3]
+    if channels == 1:
+        return True
+    if image.strides[3] == image.itemsize:
+        return channels < min(FEW_CHANNELS, columns)
+    return columns >= min(FEW_CHANNELS, channels)
+
+
+def _is_plain(operand: Operand, strides: tuple[int, ...], arithmetic: str, planes: bool) -> bool:
+    """Tell whether vectors can be read or written where they lie."""
+    seen = replace(operand, strides=strides)
+    return computes_as_is(seen, arithmetic) and strides[2 if planes else 3] == operand.itemsize
+
+
+def _size(arithmetic: str) -> int:
+    return 8 if arithmetic == "float64" else 4
+
+
+def _reach(window: Window, rows: int, columns: int) -> int:
+    """Return the pixels of the image that a block reaches, padding included, columns filled up to the window's step."""
+    high = (rows - 1) * window.steps[0] + max(window.row_at) - min(window.row_at) + 1
+    wide = (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
+    return high * -(-wide // window.steps[1]) * window.steps[1]
+
+
+def _half(count: int, unit: int = 1) -> int:
+    """Return about half of a number, as a multiple of ``unit``."""
+    return -(-count // (2 * unit)) * unit
+
+
+def _spec(
+    g: ConvGeometry,
+    image: Operand,
+    filter: Operand,
+    out: Operand,
+    phases: tuple[Phase, ...],
+    fills_all: bool,
+    limit: int,
+    machine: Machine,
+) -> DepthwiseSpec:
+    arithmetic = plan.arithmetic_of(filter.dtype)
+    kernel, size, channels = kernel_for(arithmetic, machine.isa), _size(arithmetic), g.in_channels
+    window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
+    planes = _along_columns(image, window.out_size[1])
+    packed = sum(phase.window.taps for phase in phases) * channels * size
+    draft = DepthwiseSpec(
+        arithmetic=arithmetic,
+        isa=kernel.isa,
+        planes=planes,
+        image=image,
+        image_plain=_is_plain(image, image.strides, arithmetic, planes),
+        filter=filter,
+        out=out,
+        images=g.batch,
+        channels=channels,
+        phases=tuple(
+            DepthwisePhase(
+                window=phase.window,
+                out_strides=phase.out_strides,
+                out_at=phase.out_at,
+                row_tap=phase.row_tap,
+                col_tap=phase.col_tap,
+                out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
+                flat=False,
+            )
+            for phase in phases
+        ),
+        tile=(1, 1, 1),
+        scratch=(0, 0),
+        shared_bytes=packed,
+        fills_all=fills_all,
+    )
+    tile = _tile(draft, window, kernel.lanes, machine)
+    while True:
+        draft = replace(draft, phases=tuple(_flatten(phase, planes, tile, kernel.lanes) for phase in draft.phases))
+        scratch = _scratch(draft, tile)
+        if packed + sum(scratch) <= limit:
+            return replace(draft, tile=tile, scratch=scratch)
+        rows, columns, count = tile
+        if count > 1:
+            tile = rows, columns, _half(count)
+        elif rows > 1:
+            tile = _half(rows), columns, 1
+        elif columns > 1:
+            tile = 1, _half(columns), 1
+        else:
+            raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+
+
+def _pitch(window: Window, columns: int) -> int:
+    """Return the columns that a block of so many output columns reaches at a step of 1."""
+    return columns + max(window.col_at) - min(window.col_at)
+
+
+def _flatten(phase: DepthwisePhase, planes: bool, tile: Tile, lanes: int) -> DepthwisePhase:
+    """Return the phase with its planes as one row each, where that takes fewer vectors."""
+    rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
+    run = (rows - 1) * _pitch(phase.window, columns) + columns
+    fewer = -(-run // lanes) < rows * -(-columns // lanes)
+    return replace(phase, flat=planes and phase.window.steps == (1, 1) and fewer)
+
+
+def _scratch(spec: DepthwiseSpec, tile: Tile) -> tuple[int, int]:
+    """Return the bytes of pixels and of results that the largest tile of any phase takes."""
+    staged, sums, size = 0, 0, _size(spec.arithmetic)
+    for phase in spec.phases:
+        rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
+        staged = max(staged, _reach(phase.window, rows, columns) * tile[2] * size)
+        if phase.flat:
+            sums = max(sums, rows * _pitch(phase.window, columns) * tile[2] * size)
+        elif not phase.out_in_place:
+            sums = max(sums, rows * columns * tile[2] * size)
+    return plan.aligned(staged), plan.aligned(sums)
+
+
+def _shrink(tile: Tile, planes: bool, lanes: int, least_rows: int = LEAST_ROWS) -> Tile | None:
+    """Return about half a tile, or None if that would not pay."""
+    rows, columns, channels = tile
+    if planes:
+        if channels > 1:
+            return rows, columns, _half(channels)
+        if rows > 1:
+            return _half(rows), columns, 1
+        return (1, _half(columns, lanes), 1) if columns > 16 * lanes else None
+    if rows > least_rows:
+        return _half(rows), columns, channels
+    if channels > LEAST_VECTORS * lanes:
+        return rows, columns, _half(channels, lanes)
+    if rows > 1:
+        return _half(rows), columns, channels
+    return (1, _half(columns), channels) if columns > 16 else None
+
+
+def _numbers(window: Window, tile: Tile) -> int:
+    """Return how many numbers of the image and the other array a tile touches."""
+    rows, columns, channels = tile
+    return (_reach(window, rows, columns) + rows * columns) * channels
+
+
+def _flops(window: Window, tile: Tile) -> float:
+    return 2.0 * window.taps * tile[0] * tile[1] * tile[2]
+
+
+def _tile(spec: DepthwiseSpec, window: Window, lanes: int, machine: Machine) -> Tile:
+    """Return a tile, by the cache and by how many tiles there are."""
+    elements = machine.l2_bytes // CACHE_PARTS // _size(spec.arithmetic)
+    tile = (*window.out_size, spec.channels)
+
+    def tiles() -> int:
+        across = -(-window.out_size[0] // tile[0]) * -(-window.out_size[1] // tile[1])
+        return spec.images * across * -(-spec.channels // tile[2]) * len(spec.phases)
+
+    while _numbers(window, tile) > elements and (smaller := _shrink(tile, spec.planes, lanes)):
+        tile = smaller
+    while (
+        tiles() < TILES and _flops(window, tile) > LEAST_TILE_FLOPS and (smaller := _shrink(tile, spec.planes, lanes))
+    ):
+        tile = smaller
+    return tile
+
+
+def filter_gradient_spec(
+    g: ConvGeometry,
+    image: Operand,
+    gradient: Operand,
+    out: Operand,
+    accumulate: bool,
+    limit: int,
+    machine: Machine,
+) -> DepthwiseGradientSpec:
+    """Plan a filter gradient."""
+    arithmetic = plan.arithmetic_of(gradient.dtype)
+    image, gradient, out = map(settle_strides, (image, gradient, out))
+    kernel, size, window = kernel_for(arithmetic, machine.isa), _size(arithmetic), plan.forward_window(g)
+    lanes, planes = kernel.lanes, _along_columns(image, window.out_size[1])
+    elements = machine.l2_bytes // CACHE_PARTS // size
+    most_columns = SUM_BLOCK * (lanes if planes else 1)
+    most_channels = g.in_channels if planes else LEAST_VECTORS * lanes
+    block = (window.out_size[0], plan.cut(window.out_size[1], most_columns), min(g.in_channels, most_channels))
+    while _numbers(window, block) > elements and (smaller := _shrink(block, planes, lanes, 1)):
+        block = smaller
+    tiles = -(-g.in_channels // block[2])
+    wanted = max(1, TILES // tiles)
+
+    def blocks() -> int:
+        return g.batch * -(-window.out_size[0] // block[0]) * -(-window.out_size[1] // block[1])
+
+    while blocks() < wanted and block[0] > 1 and _flops(window, block) > LEAST_TILE_FLOPS:
+        block = _half(block[0]), block[1], block[2]
+    sums = window.taps * (block[2] * lanes if planes else -(-block[2] // lanes) * lanes)
+    by_work = int(_flops(window, block) * blocks() / LEAST_TILE_FLOPS)
+    slices = max(1, min(wanted, blocks(), by_work, MOST_PARTIAL_BYTES // (tiles * sums * size)))
+    slice_blocks = -(-blocks() // slices)
+    slices = -(-blocks() // slice_blocks)
+    gradient_plain = _is_plain(gradient, gradient.strides, arithmetic, planes)
+    scratch = (
+        plan.aligned(_reach(window, block[0], block[1]) * block[2] * size),
+        0 if gradient_plain else plan.aligned(block[0] * block[1] * block[2] * size),
+    )
+    partial = tiles * slices * sums * size
+    if partial + sum(scratch) > limit:
+        raise WorkspaceError(plan.too_small(partial + sum(scratch), limit))
+    return DepthwiseGradientSpec(
+        arithmetic=arithmetic,
+        isa=kernel.isa,
+        planes=planes,
+        window=window,
+        image=image,
+        image_plain=_is_plain(image, image.strides, arithmetic, planes),
+        gradient=gradient,
+        gradient_plain=gradient_plain,
+        out=out,
+        accumulate=accumulate,
+        images=g.batch,
+        channels=g.in_channels,
+        block=block,
+        slices=slices,
+        slice_blocks=slice_blocks,
+        scratch=scratch,
+        shared_bytes=partial,
+    )
