@@ -83,6 +83,7 @@ cdef extern from "patches.h" nogil:
         int64_t image0, row0, col0
         ck_load_fn load
         flag plain
+        int64_t pitch
 
 
 cdef extern from "pool.h" nogil:
@@ -775,6 +776,7 @@ cdef class Direct(Run):
         fill_array(&d.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
         d.pixels.load = ck_loader(&d.pixels.array, self.arithmetic)
         d.pixels.plain = spec.image_plain
+        d.pixels.pitch = spec.pitch
         fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader(&d.filter, self.arithmetic)
         d.image_group, d.filter_group, d.out_group = spec.group_bytes
@@ -864,6 +866,7 @@ cdef class DirectGradient(Run):
         fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
         g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
         g.pixels.plain = spec.image_plain
+        g.pixels.pitch = spec.pitch
         fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
         g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)

@@ -18,13 +18,13 @@ bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block
                      char *to, int64_t bytes, ck_view *view)
 {
     const ck_array *a = &pixels->array;
-    int64_t row0, rows, col0, cols;
+    int64_t row0, rows, col0, cols, pitch = pixels->pitch ? pixels->pitch : channels;
     range_of(w->row_at, w->rows, block->row0, block->rows, w->row_step, &row0, &rows);
     range_of(w->col_at, w->cols, block->col0, block->cols, w->col_step, &col0, &cols);
-    int64_t row_bytes = cols * channels * size;
+    int64_t row_bytes = cols * pitch * size;
     if (block->images * rows * row_bytes > bytes)
         return false;
-    *view = (ck_view){to, row0, col0, rows * cols * channels, cols * channels, channels};
+    *view = (ck_view){to, row0, col0, rows * cols * pitch, cols * pitch, pitch};
     int64_t left = ck_min(cols, ck_max(0, -col0)), right = ck_max(left, ck_min(cols, w->width - col0));
     for (int64_t n = 0; n < block->images; n++)
         for (int64_t row = row0; row < row0 + rows; row++, to += row_bytes) {
@@ -32,14 +32,14 @@ bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block
                 memset(to, 0, (size_t)row_bytes);
                 continue;
             }
-            memset(to, 0, (size_t)(left * channels * size));
-            memset(to + right * channels * size, 0, (size_t)((cols - right) * channels * size));
+            memset(to, 0, (size_t)(left * pitch * size));
+            memset(to + right * pitch * size, 0, (size_t)((cols - right) * pitch * size));
             const char *from = a->data + n * a->stride[0] + row * a->stride[1] + (col0 + left) * a->stride[2];
-            char *inside = to + left * channels * size;
-            if (pixels->plain && a->stride[2] == channels * size)
+            char *inside = to + left * pitch * size;
+            if (pixels->plain && a->stride[2] == channels * size && pitch == channels)
                 memcpy(inside, from, (size_t)((right - left) * channels * size));
             else
-                ck_load_block(pixels->load, size, inside, channels, 1, from, a->stride[2], a->stride[3], right - left,
+                ck_load_block(pixels->load, size, inside, pitch, 1, from, a->stride[2], a->stride[3], right - left,
                               channels);
         }
     return true;

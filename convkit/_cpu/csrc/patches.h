@@ -20,7 +20,8 @@ typedef struct {
     ck_array array;
     int64_t image0, row0, col0;
     ck_load_fn load;
-    bool plain; /* the arithmetic's own dtype, native, aligned, channels adjacent */
+    bool plain;    /* the arithmetic's own dtype, native, aligned, channels adjacent */
+    int64_t pitch; /* elements from pixel to pixel where padded.h lays them down; 0: as many as channels */
 } ck_pixels;
 
 /* Writes rows of k1 - k0 numbers, one per output pixel of pixel0 .. pixel0 + count - 1 (numbered over images, rows and
