@@ -13,7 +13,7 @@ DRIVERS = (
 )
 
 
-@pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", "tsan"])
+@pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", pytest.param("tsan", marks=pytest.mark.slow)])
 def test_engine_drivers(kind: str, tmp_path: Path) -> None:
     """Every driver passes; its output is the message of a failure."""
     for tool in ("gcc", "make"):
