@@ -635,11 +635,6 @@ cdef class Product(Run):
             packed += p.groups * phase.window.rows * phase.window.cols * p.in_channels * p.out_channels * size
         p.store = ck_storer(&self.phases[0].out, self.arithmetic)
 
-    @property
-    def units(self):
-        """Tiles, each a chunk of the pool."""
-        return self.p.units
-
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         return ck_product_run(<ck_product *>run, job)
 
@@ -804,11 +799,6 @@ cdef class Direct(Run):
             packed += d.groups * panels * taps * d.in_channels * d.kernel.columns * size
         d.store = ck_storer(&self.phases[0].out, self.arithmetic)
 
-    @property
-    def units(self):
-        """Tiles, each a chunk of the pool."""
-        return self.d.units
-
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         cdef ck_direct *d = <ck_direct *>run
         if self.shared_bytes:
@@ -952,11 +942,6 @@ cdef class Depthwise(Run):
             d.units += ck_depthwise_units(d, phase)
             packed += phase.window.rows * phase.window.cols * d.channels * size
         d.store = ck_storer(&self.phases[0].out, self.arithmetic)
-
-    @property
-    def units(self):
-        """Tiles, each a chunk of the pool."""
-        return self.d.units
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         return ck_depthwise_run(<ck_depthwise *>run, job)

@@ -40,11 +40,11 @@ class Depthwise(Implementation):
         if problem.empty:
             return None
         if problem.op == "conv2d_backprop_input":
-            phases = plan.count_phases(g)
-            if phases == 0:
+            if plan.count_phases(g) == 0:
                 return None
-            if phases > plan.MOST_PHASES:
-                return f"the strides make {phases} phases of the pixels, more than {plan.MOST_PHASES}"
+            refusal = plan.phases_objection(g)
+            if refusal is not None:
+                return refusal
         try:
             _spec(problem, machine)
         except WorkspaceError as error:

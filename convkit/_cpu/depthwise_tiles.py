@@ -139,10 +139,6 @@ def _is_plain(operand: Operand, strides: tuple[int, ...], arithmetic: str, plane
     return computes_as_is(seen, arithmetic) and strides[2 if planes else 3] == operand.itemsize
 
 
-def _size(arithmetic: str) -> int:
-    return 8 if arithmetic == "float64" else 4
-
-
 def _reach(window: Window, rows: int, columns: int) -> int:
     """Return the pixels of the image that a block reaches, padding included, columns filled up to the window's step."""
     high = (rows - 1) * window.steps[0] + max(window.row_at) - min(window.row_at) + 1
@@ -166,7 +162,7 @@ def _spec(
     machine: Machine,
 ) -> DepthwiseSpec:
     arithmetic = plan.arithmetic_of(filter.dtype)
-    kernel, size, channels = kernel_for(arithmetic, machine.isa), _size(arithmetic), g.in_channels
+    kernel, size, channels = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic), g.in_channels
     window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
     planes = _along_columns(image, window.out_size[1])
     packed = sum(phase.window.taps for phase in phases) * channels * size
@@ -229,7 +225,7 @@ def _flatten(phase: DepthwisePhase, planes: bool, tile: Tile, lanes: int) -> Dep
 
 def _scratch(spec: DepthwiseSpec, tile: Tile) -> tuple[int, int]:
     """Return the bytes of pixels and of results that the largest tile of any phase takes."""
-    staged, sums, size = 0, 0, _size(spec.arithmetic)
+    staged, sums, size = 0, 0, plan.size_of(spec.arithmetic)
     for phase in spec.phases:
         rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
         staged = max(staged, _reach(phase.window, rows, columns) * tile[2] * size)
@@ -270,7 +266,7 @@ def _flops(window: Window, tile: Tile) -> float:
 
 def _tile(spec: DepthwiseSpec, window: Window, lanes: int, machine: Machine) -> Tile:
     """Return a tile, by the cache and by how many tiles there are."""
-    elements = machine.l2_bytes // CACHE_PARTS // _size(spec.arithmetic)
+    elements = machine.l2_bytes // CACHE_PARTS // plan.size_of(spec.arithmetic)
     tile = (*window.out_size, spec.channels)
 
     def tiles() -> int:
@@ -298,7 +294,7 @@ def filter_gradient_spec(
     """Plan a filter gradient."""
     arithmetic = plan.arithmetic_of(gradient.dtype)
     image, gradient, out = map(settle_strides, (image, gradient, out))
-    kernel, size, window = kernel_for(arithmetic, machine.isa), _size(arithmetic), plan.forward_window(g)
+    kernel, size, window = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic), plan.forward_window(g)
     lanes, planes = kernel.lanes, _along_columns(image, window.out_size[1])
     elements = machine.l2_bytes // CACHE_PARTS // size
     most_columns = SUM_BLOCK * (lanes if planes else 1)

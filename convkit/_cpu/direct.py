@@ -9,7 +9,7 @@ from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
 from . import plan
 from .isa import Tile, tile_for
-from .layouts import computes_as_is, settle_strides
+from .layouts import is_plain, settle_strides
 from .machine import Machine
 from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Phase, Window
 
@@ -102,7 +102,7 @@ def forward_spec(
         arithmetic=arithmetic,
         isa=tile_for(arithmetic, machine.isa).isa,
         image=image,
-        image_plain=_is_plain(image, arithmetic),
+        image_plain=is_plain(image, arithmetic),
         pitch=_pitch(image, g.group_in, g.strides[1], g.filter_size),
         filter=filter,
         filter_strides=(s_a, s_b, s_i, s_o),
@@ -134,7 +134,7 @@ def gather_spec(
         arithmetic=arithmetic,
         isa=tile_for(arithmetic, machine.isa).isa,
         image=gradient,
-        image_plain=_is_plain(gradient, arithmetic),
+        image_plain=is_plain(gradient, arithmetic),
         pitch=_pitch(gradient, g.group_out, 1, g.filter_size),
         filter=filter,
         filter_strides=(s_a, s_b, s_o, s_i),
@@ -152,10 +152,6 @@ def gather_spec(
         fills_all=plan.fills_all(g, phases),
     )
     return _fit(draft, phases, limit, machine)
-
-
-def _is_plain(operand: Operand, arithmetic: str) -> bool:
-    return computes_as_is(operand, arithmetic) and operand.strides[3] == operand.itemsize
 
 
 def _pitch(image: Operand, channels: int, step: int, taps: tuple[int, ...]) -> int:
@@ -185,20 +181,16 @@ def _reach(window: Window, rows: int, columns: int) -> int:
     return high * wide
 
 
-def _size(arithmetic: str) -> int:
-    return 8 if arithmetic == "float64" else 4
-
-
 def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Machine) -> DirectSpec:
     register = tile_for(draft.arithmetic, machine.isa)
-    size, width = _size(draft.arithmetic), register.columns
+    size, width = plan.size_of(draft.arithmetic), register.columns
     panels = -(-draft.out_channels // width)
     taps = sum(phase.window.taps for phase in phases)
     packed = taps * draft.in_channels * draft.groups * panels * width * size
     whole = draft.out_channels % width == 0
     draft = replace(
         draft,
-        out_in_place=whole and _is_plain(draft.out, draft.arithmetic),
+        out_in_place=whole and is_plain(draft.out, draft.arithmetic),
         phases=tuple(
             DirectPhase(
                 window=phase.window,
@@ -234,7 +226,7 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
 def _scratch(spec: DirectSpec, tile: tuple[int, int, int, int], width: int) -> tuple[int, int]:
     """Return the bytes of pixels and of sums that the largest tile of any phase takes."""
     images, rows, columns, panel_block = tile
-    size = _size(spec.arithmetic)
+    size = plan.size_of(spec.arithmetic)
     staged, sums = 0, 0
     for phase in spec.phases:
         high, wide = min(rows, phase.window.out_size[0]), min(columns, phase.window.out_size[1])
@@ -247,7 +239,7 @@ def _scratch(spec: DirectSpec, tile: tuple[int, int, int, int], width: int) -> t
 
 def _tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> tuple[int, int, int, int]:
     """Return images, rows, columns and panels of a tile, by the cache and by how many tiles there are."""
-    size = _size(spec.arithmetic)
+    size = plan.size_of(spec.arithmetic)
     elements = machine.l2_bytes // CACHE_PARTS // size
     rows, columns = window.out_size
 
@@ -296,15 +288,15 @@ def filter_gradient_spec(
 ) -> DirectGradientSpec:
     """Plan a filter gradient."""
     arithmetic = plan.arithmetic_of(gradient.dtype)
-    size = _size(arithmetic)
+    size = plan.size_of(arithmetic)
     image, gradient, out = map(settle_strides, (image, gradient, out))
     register = tile_for(arithmetic, machine.isa)
     window = plan.forward_window(g)
     panels = -(-g.group_out // register.columns)
-    image_plain = _is_plain(image, arithmetic)
+    image_plain = is_plain(image, arithmetic)
     pitch = _pitch(image, g.group_in, g.strides[1], g.filter_size)
     in_place = image_plain and not pitch and _stays_inside(window)
-    gradient_in_place = _is_plain(gradient, arithmetic) and g.group_out % register.columns == 0
+    gradient_in_place = is_plain(gradient, arithmetic) and g.group_out % register.columns == 0
     block = _block(window, g.batch)
     pixels = block[0] * block[1] * block[2]
     blocks = -(-g.batch // block[0]) * -(-window.out_size[0] // block[1]) * -(-window.out_size[1] // block[2])

@@ -311,11 +311,11 @@ class Direct(Implementation):
         if problem.empty:
             return None
         if problem.op == "conv2d_backprop_input":
-            phases = plan.count_phases(problem.geometry)
-            if phases == 0:
+            if plan.count_phases(problem.geometry) == 0:
                 return None
-            if phases > plan.MOST_PHASES:
-                return f"the strides make {phases} phases of the pixels, more than {plan.MOST_PHASES}"
+            refusal = plan.phases_objection(problem.geometry)
+            if refusal is not None:
+                return refusal
         try:
             _direct_spec(problem, machine)
         except WorkspaceError as error:

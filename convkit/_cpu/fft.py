@@ -179,7 +179,6 @@ class FftPlan(Plan):
 
     def _direct(self, piece: Piece, threads: int) -> None:
         """Compute a piece by another family, in the same workspace."""
-
         g = piece.geometry
         names = ("input", "filter" if g.op == "conv2d" else "out_backprop")
         axes = (0, 1, 2, 3)

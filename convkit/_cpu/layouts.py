@@ -47,6 +47,11 @@ def computes_as_is(operand: Operand, arithmetic: str) -> bool:
     return operand.dtype == arithmetic and operand.native and operand.aligned and whole
 
 
+def is_plain(operand: Operand, arithmetic: str) -> bool:
+    """Tell whether the channels of a pixel are neighbouring numbers that the arithmetic can use in place."""
+    return computes_as_is(operand, arithmetic) and operand.strides[3] == operand.itemsize
+
+
 def pixel_layout(operand: Operand, arithmetic: str) -> tuple[Layout, bool]:
     """Return how an N, H, W, C array is a matrix of pixels and channels, and whether across images too."""
     size = operand.itemsize

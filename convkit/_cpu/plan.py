@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from .._arrays import HALVES, Operand
 from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
-from .layouts import COPY, Kind, Layout, computes_as_is, filter_layout, pixel_layout, settle_strides
+from .layouts import COPY, Kind, Layout, filter_layout, is_plain, pixel_layout, settle_strides
 from .machine import Machine
 
 # As CK_SUM_BLOCK in multiply.h.
@@ -193,12 +193,13 @@ def _copies_plainly(image: Operand, arithmetic: str, channels: int, columns: int
     Where the channels of a tap are few, and not neighbours in memory of those of the next tap, runs are too short to
     copy; a piece with the group's channels side by side has runs of a whole row of taps.
     """
-    plain = computes_as_is(image, arithmetic) and image.strides[3] == image.itemsize
+    plain = is_plain(image, arithmetic)
     merges = image.strides[2] == channels * image.strides[3] or columns == 1
     return plain and (merges or channels * image.itemsize >= SHORT_RUN)
 
 
-def _size(arithmetic: str) -> int:
+def size_of(arithmetic: str) -> int:
+    """Return the bytes of a number of the arithmetic's dtype."""
     return 8 if arithmetic == "float64" else 4
 
 
@@ -324,6 +325,12 @@ def forward_phase(g: ConvGeometry, out: Operand, arithmetic: str) -> Phase:
     )
 
 
+def phases_objection(g: ConvGeometry) -> str | None:
+    """Return why an input gradient cannot be gathered phase by phase, or None."""
+    phases = count_phases(g)
+    return f"the strides make {phases} phases of the pixels, more than {MOST_PHASES}" if phases > MOST_PHASES else None
+
+
 def fills_all(g: ConvGeometry, phases: tuple[Phase, ...]) -> bool:
     """Tell whether every pixel of an input gradient is in one of the phases."""
     return len(phases) == math.prod(min(stride, size) for stride, size in zip(g.strides, g.in_size, strict=True))
@@ -420,7 +427,7 @@ def _product_spec(
         packed_bytes=0,
         fills_all=fills_all,
     )
-    packed = taps * n_in * n_out * groups * _size(arithmetic) if weights.kind is Kind.COPY else 0
+    packed = taps * n_in * n_out * groups * size_of(arithmetic) if weights.kind is Kind.COPY else 0
     pixels, n = _tile(draft, window, machine)
     # Equal blocks of fewer terms can be larger: 576 are two of 288, 384 are one.
     block = max(sum_block(phase.window.taps * n_in) for phase in phases)
@@ -444,7 +451,7 @@ def too_small(need: int, limit: int) -> str:
 
 def _tile(spec: ProductSpec, window: Window, machine: Machine) -> tuple[int, int]:
     """Return the pixels and channels of a tile, as far as cache and number of tiles decide them."""
-    terms, size = window.taps * spec.in_channels, _size(spec.arithmetic)
+    terms, size = window.taps * spec.in_channels, size_of(spec.arithmetic)
     block = sum_block(terms)
     n = cut(spec.out_channels, MOST_CHANNELS)
     total = spec.images * window.grid
@@ -471,7 +478,7 @@ def _beside(block: int, n: int, size: int, machine: Machine) -> int:
 
 def _fit_product(spec: ProductSpec, window: Window, block: int, pixels: int, n: int, packed: int) -> ProductSpec:
     """Return the specification with a tile's pixels brought into line with rows and images, and its scratch."""
-    size = _size(spec.arithmetic)
+    size = size_of(spec.arithmetic)
     run, pixels = _align(window, spec.images, pixels, spec.within_image)
     patch = pixels * block * size if spec.image_layout.kind is Kind.COPY else 0
     weights = block * n * size if spec.filter_layout.kind is Kind.COPY and not packed else 0
@@ -523,7 +530,7 @@ def filter_gradient_spec(
 ) -> FilterGradientSpec:
     """Plan a filter gradient: tiles of the result first, slices of the pixels only where there are too few tiles."""
     arithmetic = arithmetic_of(gradient.dtype)
-    size = _size(arithmetic)
+    size = size_of(arithmetic)
     image, gradient, out = map(settle_strides, (image, gradient, out))
     window = forward_window(g)
     image_layout, image_uniform = pixel_layout(image, arithmetic)
@@ -623,7 +630,7 @@ def _slices(tiles: int, patch_block: int, channel_block: int, total: int, pixels
 def scatter_spec(g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int) -> ScatterSpec:
     """Plan an input gradient as products that are added to the pixels they came from (col2im)."""
     arithmetic = arithmetic_of(filter.dtype)
-    size = _size(arithmetic)
+    size = size_of(arithmetic)
     gradient, filter, out = map(settle_strides, (gradient, filter, out))
     window = forward_window(g)
     area = window.size[0] * window.size[1]
