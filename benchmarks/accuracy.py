@@ -2,8 +2,11 @@
 
 The measure is the largest |y - exact| / (eps * scale), where scale is the same operation on absolute values: the c of
 docs/numerics.md.  Beside it the relative error in the L2 norm.  `python benchmarks/accuracy.py` takes half a minute.
+With `--torch`, what convkit selects by itself stands beside PyTorch on the same data, which must be installed.
 """
 
+import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -167,16 +170,31 @@ def two_levels(terms: int) -> int:
     return min(terms, SUM_BLOCK) + -(-terms // SUM_BLOCK)
 
 
+class Exact:
+    """The exact result of an operation, and how far off others are."""
+
+    def __init__(self, op: str, given: Data):
+        dtype = given.x.dtype
+        self.wide, self.eps = wider(dtype), 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
+        self.true = exact(op, given, self.wide)
+        self.scale = exact(op, Data(given.name, abs(given.x), abs(given.w), abs(given.dy)), self.wide)
+
+    def errors(self, y: Array) -> tuple[float, float]:
+        """Return the largest error in units of eps * scale, and the relative error in the L2 norm."""
+        error = abs(y.astype(self.wide) - self.true)
+        relative = np.sqrt((error**2).sum() / (self.true**2).sum())
+        return float((error / (self.eps * self.scale)).max()), float(relative)
+
+
+def run(op: str, given: Data, family: str) -> Array:
+    """Return convkit's result."""
+    return getattr(convkit, op)(*given.arguments(op), algorithm=family)
+
+
 def measure(op: str, data: Data, dtype: np.dtype, family: str) -> tuple[float, float]:
-    """Return the largest error in units of eps * scale, and the relative error in the L2 norm."""
+    """Return both errors of a family."""
     given = data.cast(dtype)
-    y = getattr(convkit, op)(*given.arguments(op), algorithm=family)
-    wide = wider(dtype)
-    true = exact(op, given, wide)
-    scale = exact(op, Data(data.name, abs(given.x), abs(given.w), abs(given.dy)), wide)
-    error = abs(y.astype(wide) - true)
-    eps = 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
-    return float((error / (eps * scale)).max()), float(np.sqrt((error**2).sum() / (true**2).sum()))
+    return Exact(op, given).errors(run(op, given, family))
 
 
 def able(op: str, data: Data, dtype: np.dtype) -> list[str]:
@@ -185,12 +203,16 @@ def able(op: str, data: Data, dtype: np.dtype) -> list[str]:
     return [family for family in FAMILIES if any(f":{family}_" in name and why is None for name, why in found)]
 
 
-def main() -> None:
+def problems() -> list[tuple[str, Data]]:
+    """Return every operation with every kind of data."""
+    return [(op, data) for data in kinds(4) for op in OPS] + list(long_sums(58, 8192))
+
+
+def print_families() -> None:
     """Print the table; one row has all dtypes."""
     print(f"| data | operation | terms | family | {' | '.join(map(str, DTYPES))} | c, float32 | L2, float32 |")
     print("|---" * (6 + len(DTYPES)) + "|")
-    problems = [(op, data) for data in kinds(4) for op in OPS] + list(long_sums(58, 8192))
-    for op, data in problems:
+    for op, data in problems():
         for family in able(op, data, DTYPES[0]):
             found = [measure(op, data, dtype, family) for dtype in DTYPES]
             # A sum beyond float16's range is infinite, and so is its error.
@@ -198,6 +220,54 @@ def main() -> None:
             bound = f"{proven_c(op, data, family, DTYPES[0]):.0f}"
             row = f"| {data.name} | {op} | {data.terms(op)} | {family} | {worst} | {bound} | {found[0][1]:.0e} |"
             print(row, flush=True)
+
+
+def filter_gradients_of_large_images() -> Iterator[tuple[str, Data]]:
+    """Yield filter gradients over 16 images of 112 x 112 output pixels: 200,704 terms."""
+    fills = (("random", _normal, _normal), ("large mean", _large_mean, _normal), ("positive", _large_mean, _large_mean))
+    for name, fill_x, fill_dy in fills:
+        yield "conv2d_backprop_filter", make(f"112x112, {name}", (16, 114, 16, 16, 3), fill_x, _normal, fill_dy)
+
+
+def run_torch(op: str, given: Data) -> Array:
+    """Return PyTorch's result."""
+    import torch
+
+    torch.set_num_threads(1)
+    x, dy = (torch.from_numpy(np.ascontiguousarray(a.transpose(0, 3, 1, 2))) for a in (given.x, given.dy))
+    w = torch.from_numpy(np.ascontiguousarray(given.w.transpose(3, 2, 0, 1)))
+    if op == "conv2d":
+        return torch.nn.functional.conv2d(x, w).numpy().transpose(0, 2, 3, 1)
+    mask = [op == "conv2d_backprop_input", op == "conv2d_backprop_filter", False]
+    found = torch.ops.aten.convolution_backward(dy, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask)
+    return found[0].numpy().transpose(0, 2, 3, 1) if mask[0] else found[1].numpy().transpose(2, 3, 1, 0)
+
+
+def print_against_torch() -> None:
+    """Print errors beside those of PyTorch, and the geometric means of their quotients."""
+    print("| data | operation | terms | dtype | convkit, largest | PyTorch, largest | convkit, L2 | PyTorch, L2 |")
+    print("|---" * 8 + "|")
+    quotients: tuple[list[float], list[float]] = ([], [])
+    for op, data in [*problems(), *filter_gradients_of_large_images()]:
+        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+            given = data.cast(dtype)
+            true = Exact(op, given)
+            ours, theirs = true.errors(run(op, given, "auto")), true.errors(run_torch(op, given))
+            cells = f"{ours[0]:.2f} | {theirs[0]:.2f} | {ours[1]:.1e} | {theirs[1]:.1e}"
+            print(f"| {data.name} | {op} | {data.terms(op)} | {dtype} | {cells} |", flush=True)
+            for kept, mine, other in zip(quotients, ours, theirs, strict=True):
+                kept.append(mine / other)
+    means = [math.exp(sum(map(math.log, kept)) / len(kept)) for kept in quotients]
+    worst = [max(kept) for kept in quotients]
+    print(f"\nconvkit's error over PyTorch's: largest {means[0]:.2f} in the geometric mean, at most {worst[0]:.2f}; "
+          f"L2 {means[1]:.2f}, at most {worst[1]:.2f}")  # fmt: skip
+
+
+def main() -> None:
+    """Print one of the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", action="store_true", help="compare with PyTorch")
+    (print_against_torch if parser.parse_args().torch else print_families)()
 
 
 if __name__ == "__main__":

@@ -187,6 +187,12 @@ class Layer:
             "conv2d_backprop_filter": lambda **more: convkit.conv2d_backprop_filter(x, w.shape, dy, **keywords, **more),
             "conv2d_backprop_input": lambda **more: convkit.conv2d_backprop_input(x.shape, w, dy, **keywords, **more),
         }
+        given = {
+            "conv2d": (x, w),
+            "conv2d_backprop_filter": (x, w.shape, dy),
+            "conv2d_backprop_input": (x.shape, w, dy),
+        }
+        self.explain = lambda op, **more: convkit.explain(op, *given[op], **keywords, **more)
 
     def run(self):
         """Do all three operations."""

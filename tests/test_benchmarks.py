@@ -84,3 +84,24 @@ def test_help_names_every_option_and_the_exit_status(name):
     output, _ = run_benchmark(name, "--help")
     for word in ("--quick", "--json", "--rounds", "--threads", "problem", "Exit status"):
         assert word in output
+
+
+def test_selection_times_every_family_that_can_serve():
+    line = "n1 h9 w9 c8 k16 r3 s1 SAME NHWC float32"
+    output, errors = run_benchmark("selection.py", "--all", "--rounds", 1, "--threads", 1, "--", line)
+    found = re.findall(r"^(\d\.\d\d)  (\w+) selected, (\w+) is best  (\w+) n1 h9", output, re.M)
+    assert [op for *_, op in found] == list(OPS)
+    for ratio, selected, best, _ in found:
+        assert 0 < float(ratio) <= 1 and {selected, best} <= {"direct", "im2col", "fft"}
+        assert selected != best or float(ratio) == 1.0
+    assert "3 problems, " in output and "[3/3]" in errors
+
+
+def test_selection_names_a_family_that_should_have_been_selected(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "from convkit._cpu.families import Direct\nDirect.reluctance = lambda *a: 'a test says so'\n"
+    )
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    line = "conv2d n1 h28 w28 c64 k64 r3 s1 SAME NHWC float32"
+    output, _ = run_benchmark("selection.py", "--threads", 1, "--all", "--", line, PYTHONPATH=path)
+    assert re.search(r"^\d\.\d\d  im2col selected, ", output, re.M)
