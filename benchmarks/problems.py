@@ -194,6 +194,13 @@ class Layer:
         }
         self.explain = lambda op, **more: convkit.explain(op, *given[op], **keywords, **more)
 
+        geometry = {**problem.geometry, "data_format": problem.data_format}
+        self.pack = lambda op: convkit.pack_filter(w, op=op, **geometry)
+        self.packed_calls = {
+            "conv2d": lambda packed: convkit.conv2d(x, packed, **keywords),
+            "conv2d_backprop_input": lambda packed: convkit.conv2d_backprop_input(x.shape, packed, dy, **keywords),
+        }
+
     def run(self):
         """Do all three operations."""
         for call in self.calls.values():

@@ -4,6 +4,7 @@ On a machine that others use too, figures in CPU time say more: they leave out t
 """
 
 import argparse
+import functools
 import re
 import shutil
 import subprocess
@@ -26,8 +27,9 @@ CALLERS = 2
 LOSS_TARGET = 1.15  # time of two callers at once over that of one after the other
 PROBLEM = Problem.parse("n1 h56 w56 c64 k64 r3 s1 SAME NHWC float32")
 QUICK = Problem.parse("n1 h14 w14 c16 k16 r3 s1 SAME NHWC float32")
-TINY = Problem.parse("n1 h8 w8 c4 k8 r3 s1 VALID NHWC float32")
+TINY = [Problem.parse(f"n1 h8 w8 c4 k8 r3 s1 VALID {order} float32") for order in ("NHWC", "NCHW")]
 TINY_CALLS = 200
+TINY_TARGET = 2.6  # 5 us where np.matmul takes 1.9
 C_TESTS = Path(__file__).resolve().parents[1] / "tests" / "c"
 HAND_OVER = re.compile(r"caller (?P<caller>\w+) +for +(?P<pause_us>\d+) us:.*?median +(?P<median_us>[\d.]+)")
 
@@ -170,22 +172,33 @@ def callers(problem, rounds, duration, cores):
 
 
 def overhead(rounds, calls):
-    """Compare a tiny call of each operation with np.matmul on matrices of the forward call's size, in CPU time."""
-    layer = Layer(TINY)
-    layer.check()
-    (_, rows, columns, filters), patch = TINY.shapes[2], TINY.taps * TINY.c
-    patches, weights = np.ones((rows * columns, patch), TINY.dtype), np.ones((patch, filters), TINY.dtype)
+    """Compare tiny calls with np.matmul on matrices of the forward call's size, in CPU time."""
+    (_, rows, columns, filters), patch = TINY[0].shapes[2], TINY[0].taps * TINY[0].c
+    patches, weights = np.ones((rows * columns, patch), np.float32), np.ones((patch, filters), np.float32)
     figures = []
-    for op in OPS:
+    for name, call in tiny_calls():
         ours, numpys = measuring.alternate(
-            lambda op=op: measuring.seconds(layer.calls[op], calls, time.thread_time),
+            lambda call=call: measuring.seconds(call, calls, time.thread_time),
             lambda: measuring.seconds(lambda: np.matmul(patches, weights), calls, time.thread_time),
             rounds,
-            lambda text, op=op: measuring.progress(f"tiny {op}: {text}"),
+            lambda text, name=name: measuring.progress(f"tiny {name}: {text}"),
         )
         detail = f"{1e6 * np.median(ours):.1f} of {1e6 * np.median(numpys):.1f} us"
-        figures.append(Figure(f"tiny {op}: time over np.matmul", measuring.ratios(ours, numpys), detail=detail))
+        ratios = measuring.ratios(ours, numpys)
+        figures.append(Figure(f"tiny {name}: time over np.matmul", ratios, TINY_TARGET, at_most=True, detail=detail))
     return figures
+
+
+def tiny_calls():
+    """Yield names and functions: each operation in both formats, and with a packed filter where it takes one."""
+    for problem in TINY:
+        layer = Layer(problem)
+        layer.check()
+        where = "" if problem is TINY[0] else f" {problem.data_format}"
+        for op in OPS:
+            yield f"{op}{where}", layer.calls[op]
+        for op, call in layer.packed_calls.items():
+            yield f"{op}{where} packed", functools.partial(call, layer.pack(op))
 
 
 def hand_over():
