@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := setup.py pyproject.toml $(wildcard convkit/_cpu/*.pyx convkit/_cpu/csrc/*)
+SOURCES := setup.py pyproject.toml $(wildcard convkit/*.pyx convkit/_cpu/*.pyx convkit/_cpu/csrc/*)
 LINTED := setup.py convkit tests examples benchmarks
 
 .PHONY: demo test test-slow lint bench bench-quick bench-peers bench-foundation dist-check clean
@@ -67,4 +67,4 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info convkit/_cpu/_engine.c convkit/_cpu/*.so
+	rm -rf build dist $(VENV) *.egg-info convkit/_cpu/_engine.c convkit/_repeated.c convkit/*.so convkit/_cpu/*.so

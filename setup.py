@@ -42,16 +42,22 @@ class BuildLibrariesFirst(build_ext):
         super().run()
 
 
-EXTENSIONS = [
-    Extension(
-        "convkit._cpu._engine",
-        ["convkit/_cpu/_engine.pyx"],
-        include_dirs=[str(CSRC), numpy.get_include()],
+def extension(module: str, include_dirs: list[str], depends: list[str]) -> Extension:
+    """Describe one Cython module."""
+    return Extension(
+        module,
+        [module.replace(".", "/") + ".pyx"],
+        include_dirs=[*include_dirs, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-O2", "-g0", "-pthread"],
         extra_link_args=["-pthread"],
-        depends=HEADERS,
+        depends=depends,
     )
+
+
+EXTENSIONS = [
+    extension("convkit._cpu._engine", [str(CSRC)], HEADERS),
+    extension("convkit._repeated", [], []),
 ]
 
 setup(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +35,7 @@ from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry, with
 from ._options import Options, current
 from ._packed import PackedFilter
 from ._registry import FAMILIES, Choice, Plan, Problem, choose
+from ._repeated import Repeats, frozen
 
 logger = logging.getLogger("convkit")
 logger.addHandler(logging.NullHandler())
@@ -201,51 +201,44 @@ def _with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
     return replace(operand, shape=(rows, columns, *operand.shape[2:]))
 
 
-_prepared = lru_cache(maxsize=1024)(prepare)
-
-
-class _NotPlain(Exception):
-    """A value that cannot be part of a cache key."""
-
-
-# Values of other types can equal these (True, 1.0 and 1 do), and must not find their plans.
-_PLAIN_TYPES = frozenset((int, str, type(None)))
-_DTYPES = (np.dtype, type)
-
-
-def _plain(value: Any, depth: int = 2) -> Any:
-    """Return a value as a hashable that equals no value of another type."""
-    kind = type(value)
-    if kind in _PLAIN_TYPES:
-        return value
-    if depth and (kind is tuple or kind is list) and len(value) <= 8:
-        return tuple([_plain(item, depth - 1) for item in value])
-    raise _NotPlain
+# Calls kept ready to be repeated.
+MOST_REPEATS = 1024
+_repeats = Repeats(MOST_REPEATS)
+repeat = _repeats.serve
 
 
 def prepare_cached(
     op: str,
-    forms: tuple[Form, ...],
+    arrays: Sequence[Array],
     shape_argument: Any,
     settings: Settings,
-    out: Form | None,
+    out: Array | None,
     accumulate: bool,
     options: Options,
+    packed: PackedFilter | None,
 ) -> Call:
     """Return the prepared call, from the cache where the same one came before."""
-    rest = (out, accumulate, options.workspace_limit, options.precision)
-    try:
-        plain = settings
-        if not _PLAIN_TYPES.issuperset(map(type, settings)):
-            plain = Settings(*[value if isinstance(value, _DTYPES) else _plain(value) for value in settings])
-        return _prepared(op, forms, _plain(shape_argument), plain, *rest)
-    except _NotPlain:
-        return prepare(op, forms, shape_argument, settings, *rest)
+    signature = SIGNATURES[op]
+    packed_at = 0 if packed is None else 1 + signature.arrays.index("filter")
+    kind = None if packed is None else packed.kind
+    given = (op, shape_argument, *settings, kind, options.workspace_limit, options.precision)
+    first, second = arrays
+    call: Call | None = _repeats.find(given, first, second, out, accumulate, packed_at)
+    if call is None:
+        # What is prepared and what it is kept under are the same copies: another thread may change a list or an array.
+        given = frozen(given)
+        forms = (form_of(first), form_of(second))
+        out_form = None if out is None else form_of(out)
+        call = prepare(op, forms, given[1], Settings(*given[2:10]), out_form, accumulate, *given[-2:])
+        simple = not (call.nothing_to_sum or call.slow or call.taps)
+        start = call.plan.start() if simple else None
+        _repeats.keep(given, *forms, out_form, accumulate, packed_at, call, start, is_small(call.shape, call.dtype))
+    return call
 
 
 def clear_prepared() -> None:
     """Forget every cached call."""
-    _prepared.cache_clear()
+    _repeats.clear()
 
 
 def execute(
@@ -261,8 +254,8 @@ def execute(
     signature = SIGNATURES[op]
     packed = None
     if PackedFilter in map(type, values):
-        place = signature.arrays.index("filter")
-        packed = check_packed(op, values[place], settings)
+        place = signature.arrays.index("filter") if "filter" in signature.arrays else 0
+        packed = check_packed(op, values[place] if signature.arrays[place] == "filter" else None, settings)
         values = tuple([packed.filter if i == place else value for i, value in enumerate(values)])
     arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
     if len(arrays) < len(values):
@@ -276,12 +269,13 @@ def execute(
     threads = resolve(op, num_threads, options)
     call = prepare_cached(
         op,
-        tuple([form_of(array) for array in arrays]),
+        arrays,
         shape_argument,
         settings,
-        None if out is None else form_of(out),
+        out,
         accumulate,
         options,
+        packed,
     )
     result: Array = allocate(op, call.shape, call.dtype) if out is None else out
     if out is not None:
@@ -347,10 +341,15 @@ def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:
     return accumulate
 
 
+def is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Tell whether a result is allocated without asking how much memory there is."""
+    return math.prod(shape) * dtype.itemsize <= LARGE_BYTES
+
+
 def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, or raise WorkspaceError if the memory there is cannot hold it."""
     need = math.prod(shape) * dtype.itemsize
-    if need > LARGE_BYTES:
+    if not is_small(shape, dtype):
         free = available_memory()
         if free is not None and need > free:
             raise WorkspaceError(

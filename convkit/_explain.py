@@ -9,7 +9,7 @@ import numpy as np
 
 from ._arguments import show
 from ._arrays import FLOATS, INTEGERS, as_array, as_out, form_of, fresh_form, settle_weak
-from ._calls import SIGNATURES, Settings, check_accumulate, prepare_cached
+from ._calls import SIGNATURES, Settings, check_accumulate, prepare
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
 from ._foreign import check_names
@@ -159,14 +159,15 @@ def explain(
         forms[place] = form_of(array)
     options = current()
     threads = resolve(op, num_threads, options)
-    call = prepare_cached(
+    call = prepare(
         op,
         tuple(forms),
         shape_argument,
         Settings(**{**_KEYWORDS, **keywords}),
         None if out is None else form_of(as_out(op, out)),
         accumulate,
-        options,
+        options.workspace_limit,
+        options.precision,
     )
     return Explanation(
         op=op,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, overload
 import numpy.typing as npt
 
 from ._arguments import PaddingLike, ShapeLike, StridesLike
-from ._calls import Settings, execute
+from ._calls import Settings, execute, repeat
 from ._errors import ArgumentTypeError
 from ._foreign import MISSING, check_names, public_signature
 
@@ -161,6 +161,14 @@ def conv2d(
            [6., 9., 9., 6.],
            [4., 6., 6., 4.]], dtype=float32)
     """
+    if not (foreign or more):
+        result = repeat(
+            "conv2d", input, filter, None,
+            strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm,
+            out, num_threads, False,
+        )  # fmt: skip
+        if result is not None:
+            return result
     if foreign or more or filter is MISSING:
         given = {"input": input, "filter": filter}
         _check_positions("conv2d", tuple(given), more)
@@ -312,6 +320,14 @@ def conv2d_backprop_filter(
     >>> convkit.conv2d_backprop_filter(x, (3, 3, 3, 5), dy, padding="SAME")[1, 1, 0, 0]
     np.float32(128.0)
     """
+    if not (foreign or more):
+        result = repeat(
+            "conv2d_backprop_filter", input, out_backprop, filter_shape,
+            strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm,
+            out, num_threads, accumulate,
+        )  # fmt: skip
+        if result is not None:
+            return result
     if foreign or more or out_backprop is MISSING:
         given = {"input": input, "filter_shape": filter_shape, "out_backprop": out_backprop}
         _check_positions("conv2d_backprop_filter", tuple(given), more)
@@ -459,6 +475,14 @@ def conv2d_backprop_input(
     >>> convkit.conv2d_backprop_input((1, 6, 6, 3), w, dy, strides=2).shape
     (1, 6, 6, 3)
     """
+    if not (foreign or more):
+        result = repeat(
+            "conv2d_backprop_input", filter, out_backprop, input_shape,
+            strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm,
+            out, num_threads, False,
+        )  # fmt: skip
+        if result is not None:
+            return result
     if foreign or more or out_backprop is MISSING:
         given = {"input_shape": input_shape, "filter": filter, "out_backprop": out_backprop}
         _check_positions("conv2d_backprop_input", tuple(given), more)

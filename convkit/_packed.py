@@ -29,15 +29,18 @@ class PackedFilter:
         The copy, read-only.
     op : str
         The operation that it is for.
+    kind : tuple
+        The operation and the format, which a call must agree with.
     """
 
-    __slots__ = ("_arguments", "_packs", "filter", "op")
+    __slots__ = ("_arguments", "_packs", "filter", "kind", "op")
 
     def __init__(self, op: str, filter: npt.NDArray[Any], arguments: tuple[tuple[str, Any], ...]) -> None:
         self.op = op
         self.filter = np.array(filter, order="C", subok=False)
         self.filter.flags.writeable = False
         self._arguments = arguments
+        self.kind = (op, str(dict(arguments)["filter_format"]))
         self._packs: dict[Any, tuple[Any, Any]] = {}
 
     @property
@@ -53,7 +56,7 @@ class PackedFilter:
     @property
     def filter_format(self) -> str:
         """Format of the filter."""
-        return str(dict(self._arguments)["filter_format"])
+        return self.kind[1]
 
     def packed(self, plan: Any, taps: Any, make: Callable[[], Any]) -> Any:
         """Return what ``make`` has made for a plan's specification and its taps, now or before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ._arrays import Operand
 from ._errors import UnsupportedError, WorkspaceError
@@ -53,6 +53,20 @@ class Pack(Protocol):
         """Return what ``make`` has made for ``plan``, now or before."""
 
 
+class Start(NamedTuple):
+    """How a plan starts from the addresses of arrays alone, whatever order their axes are in."""
+
+    # Takes the pixels that are read, the other operand, the result, and the limits of threads and of workers; one
+    # worker means one thread.
+    run: Callable[[Any, Any, Any, int, int], None]
+    # The same with what was packed for `pack_for` in place of the filter; None where nothing is packed.
+    run_packed: Callable[[Any, Any, Any, int, int], None] | None
+    pack_for: Any
+    most_workers: int
+    # Whether the operation names its filter first.
+    pixels_second: bool
+
+
 class Plan(ABC):
     """How one implementation will carry out one problem; depends on nothing but the problem and the machine."""
 
@@ -69,6 +83,14 @@ class Plan(ABC):
     def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:
         """Compute with a filter that may be, or be brought, in an order of the plan's own; by default it is not."""
         self.run(operands, out, threads)
+
+    def start(self) -> Start | None:
+        """Return how to start from addresses alone, or None if the plan looks at its arrays."""
+        return None
+
+    def failure(self, error: Exception, workers: int) -> Exception:
+        """Return the error to raise when what `start` returns raised a MemoryError or a RuntimeError."""
+        return error
 
 
 class Implementation(ABC):

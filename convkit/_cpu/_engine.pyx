@@ -1,5 +1,6 @@
 """Thin door to csrc/: plans as C structs, buffers as addresses, and the way back to Python for signals."""
 
+import os
 import threading
 
 import numpy as np
@@ -14,6 +15,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
+    unsigned long PyThread_get_thread_ident()
 
 
 cdef extern from "<stdbool.h>" nogil:
@@ -463,6 +465,17 @@ cdef class Blas:
 # compete for it, so of the pool's polls, one in so many looks.
 
 cdef int POLLS = 5
+cdef unsigned long main_thread
+
+
+def _find_main_thread():
+    """Note the main thread; after a fork it is the one that forked."""
+    global main_thread
+    main_thread = threading.main_thread().ident
+
+
+_find_main_thread()
+os.register_at_fork(after_in_child=_find_main_thread)
 
 cdef struct Poll:
     int count
@@ -524,7 +537,7 @@ cdef class Run:
         memset(&job, 0, sizeof(job))
         job.threads = threads
         job.max_workers = workers
-        if threading.get_ident() == threading.main_thread().ident:
+        if PyThread_get_thread_ident() == main_thread:
             state.count = 0
             state.errors = <void *>errors
             job.poll = poll

@@ -13,7 +13,7 @@ import numpy as np
 from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
-from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem
+from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
 from . import _engine, blas, depthwise_tiles, direct, memory, plan, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
@@ -124,30 +124,46 @@ class EnginePlan(Plan):
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
         first, second = reversed(operands) if self.filter_first else operands
-        self._start(self.engine.run, first, second, out, threads)
+        self._run_on(self._guarded(self.engine.run), first, second, out, threads)
 
-    def _start(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int) -> None:
-        if self.zero_first:
-            out[...] = 0
+    def _run_on(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int) -> None:
         workers = self._workers(threads)
-        if not self.budgeted:
-            self._run_on(run, first, second, out, threads, workers)
-            return
-        with memory.reserved(self.spec.shared_bytes, self.each, workers) as granted:
-            self._run_on(run, first, second, out, threads, granted)
-
-    def _run_on(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int, workers: int) -> None:
-        entered = self.hold.enter()
         try:
             run(first, second, out, 1 if workers == 1 else threads, workers)
-        except MemoryError as error:
-            raise WorkspaceError(
-                f"{self.op}: scratch memory of {self.workspace(threads)} bytes cannot be allocated"
-            ) from error
-        except RuntimeError as error:
-            raise BackendError(f"{self.op}: {error}") from error
+        except (MemoryError, RuntimeError) as error:
+            raise self.failure(error, workers) from error
+
+    def _guarded(self, run: Callable[..., None]) -> Callable[..., None]:
+        """Return the engine's ``run`` with what has to be done around it; itself, where that is nothing."""
+        if not (self.zero_first or self.budgeted or self.hold is not blas.NO_HOLD):
+            return run
+
+        def guarded(first: Any, second: Any, out: Any, threads: int, workers: int) -> None:
+            if self.zero_first:
+                out[...] = 0
+            if not self.budgeted:
+                self._held(run, first, second, out, threads, workers)
+                return
+            with memory.reserved(self.spec.shared_bytes, self.each, workers) as granted:
+                self._held(run, first, second, out, 1 if granted == 1 else threads, granted)
+
+        return guarded
+
+    def _held(self, run: Callable[..., None], first: Any, second: Any, out: Any, threads: int, workers: int) -> None:
+        entered = self.hold.enter()
+        try:
+            run(first, second, out, threads, workers)
         finally:
             self.hold.leave(entered)
+
+    def start(self) -> Start:
+        return Start(self._guarded(self.engine.run), None, None, self.most_workers, self.filter_first)
+
+    def failure(self, error: Exception, workers: int) -> Exception:
+        if isinstance(error, MemoryError):
+            need = self.workspace(workers)
+            return WorkspaceError(f"{self.op}: scratch memory of {need} bytes cannot be allocated")
+        return BackendError(f"{self.op}: {error}")
 
 
 class DirectPlan(EnginePlan):
@@ -165,7 +181,11 @@ class DirectPlan(EnginePlan):
             self.packer.pack(weights, kept, threads)
             return kept
 
-        self._start(self.packer.run_packed, image, pack(self.spec, make), out, threads)
+        self._run_on(self._guarded(self.packer.run_packed), image, pack(self.spec, make), out, threads)
+
+    def start(self) -> Start:
+        packed = self._guarded(self.packer.run_packed)
+        return super().start()._replace(run_packed=packed, pack_for=self.spec)
 
 
 def _aligned_bytes(count: int) -> Any:
@@ -299,6 +319,8 @@ def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | dire
 # Filter gradients over fewer pixels are left to one matrix product; with fewer pixels per image, planes (NCHW) are
 # worth converting even for 1x1 filters.  Measured on an AMD EPYC 9004 over the layers of ResNet-50.
 LEAST_PIXELS = 64
+# Smaller products are left to nobody: holding BLAS to one thread takes longer than they.  Measured on an AMD EPYC 7003.
+LEAST_PRODUCT_FLOPS = 50_000
 LEAST_COLUMNS = 128
 # Rows of the result that are shorter fill too little of a register tile (14 pixels with AVX-512, 6 with AVX2).
 LEAST_ACROSS = 4
@@ -334,7 +356,8 @@ class Direct(Implementation):
         if across < LEAST_ACROSS and problem.op != "conv2d_backprop_filter":
             return f"its register tiles lie along rows, and the result has {across} pixels in one only"
         grid = g.out_size[0] * g.out_size[1]
-        if problem.op == "conv2d_backprop_filter" and (grid == 1 or g.batch * grid < LEAST_PIXELS):
+        few = grid == 1 or g.batch * grid < LEAST_PIXELS
+        if problem.op == "conv2d_backprop_filter" and few and g.flops >= LEAST_PRODUCT_FLOPS:
             return f"the sums are of {g.batch * grid} terms only, so that a single matrix product gives them"
         if grid >= LEAST_COLUMNS and Gemm.meets_every_pixel(g) and self._lies_in_planes(problem):
             return "a 1x1 filter over planes of pixels is a matrix product in place, which needs no conversion"
