@@ -1,5 +1,7 @@
 """Convolutions that do not mix channels: exact at every level, with every tail, and accurate over long sums."""
 
+import math
+
 import harness
 import numpy as np
 import pytest
@@ -33,11 +35,22 @@ GEOMETRIES = {
 }
 
 
+# name: image, taps, filters of each channel, geometry
+MULTIPLIED = {
+    "two filters": ((2, 8, 9, 5), (3, 3), 2, {"padding": "SAME"}),
+    "three filters, strided": ((2, 9, 10, 37), (3, 3), 3, {"strides": (2, 1), "padding": "SAME"}),
+    "four filters, dilated": ((1, 13, 14, 3), (3, 2), 4, {"dilations": (3, 2)}),
+    "eight filters": ((1, 30, 31, 16), (5, 5), 8, {"padding": "SAME"}),
+    "many filters of one channel": ((2, 12, 11, 1), (3, 3), 21, {"padding": "SAME"}),
+}
+
+
 def layer(name, rng, limit=3):
     """Return the three calls of a named geometry, on small integers."""
-    image, taps, geometry = GEOMETRIES[name]
+    image, taps, *times, geometry = GEOMETRIES[name] if name in GEOMETRIES else MULTIPLIED[name]
     channels = image[3]
-    return harness.layer(rng, image, (*taps, 1, channels), limit, groups=channels, **geometry)
+    filters = channels * math.prod(times)
+    return harness.layer(rng, image, (*taps, 1, filters), limit, groups=channels, **geometry)
 
 
 def check(call, layouts, dtypes):
@@ -52,7 +65,7 @@ def check(call, layouts, dtypes):
             np.testing.assert_array_equal(call.result_from(result, layout), expected.astype(dtype), err_msg=message)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", [*GEOMETRIES, *MULTIPLIED])
 def test_exact_in_every_layout_and_dtype(name, rng):
     for call in layer(name, rng):
         check(call, ALL_LAYOUTS, WIDE)
@@ -80,7 +93,7 @@ LEVEL_PROGRAM = """
     import numpy as np, test_depthwise
 
     rng = np.random.default_rng(3)
-    for name in test_depthwise.GEOMETRIES:
+    for name in (*test_depthwise.GEOMETRIES, *test_depthwise.MULTIPLIED):
         for call in test_depthwise.layer(name, rng):
             test_depthwise.check(call, test_depthwise.ALL_LAYOUTS[:4], test_depthwise.WIDE)
     for channels in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33):
@@ -104,7 +117,7 @@ def test_every_level_has_kernels_of_both_dtypes(isa_level):
 
 
 @pytest.mark.parametrize("layout", [NHWC, NCHW, Layout("NHWC", "OIHW")], ids=str)
-@pytest.mark.parametrize("name", ["same 3x3", "one channel", "strided", "columns of many vectors"])
+@pytest.mark.parametrize("name", ["same 3x3", "one channel", "strided", "columns of many vectors", "two filters"])
 def test_a_value_that_is_not_finite_reaches_exactly_its_windows(name, layout, rng):
     forward, backward, _ = layer(name, rng)
     shapes, geometry = [a.shape for a in forward.arguments], forward.geometry
@@ -133,14 +146,14 @@ def test_a_value_that_is_not_finite_reaches_exactly_its_windows(name, layout, rn
 
 def floats(name, rng):
     """Return the three calls of a named geometry on random floats."""
-    image, taps, geometry = GEOMETRIES[name]
-    weights = (*taps, 1, image[3])
+    image, taps, *times, geometry = GEOMETRIES[name] if name in GEOMETRIES else MULTIPLIED[name]
+    weights = (*taps, 1, image[3] * math.prod(times))
     y = reference.output_shape(image, weights, **geometry)
     arrays = (harness.floats(rng, shape) for shape in (image, weights, y))
     return harness.three_calls(*arrays, groups=image[3], **geometry)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", [*GEOMETRIES, *MULTIPLIED])
 def test_threads_do_not_change_the_bits(name, rng):
     for call in floats(name, rng):
         for layout in (NHWC, NCHW):
@@ -152,7 +165,7 @@ def test_threads_do_not_change_the_bits(name, rng):
             assert all(other == one for other in others)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("name", [*GEOMETRIES, *MULTIPLIED])
 def test_errors_stay_within_the_contract(name, rng):
     for call in floats(name, rng):
         for layout in (NHWC, NCHW):
@@ -179,7 +192,7 @@ def test_a_filter_gradient_over_very_many_pixels_sums_in_blocks(channels, layout
 
 @pytest.mark.parametrize("limit", [1 << 12, 1 << 15, 1 << 20])
 def test_the_workspace_limit_is_kept(limit, rng):
-    for name in GEOMETRIES:
+    for name in (*GEOMETRIES, *MULTIPLIED):
         for call in layer(name, rng):
             arguments = call.in_layout(NHWC, FLOAT32)
             with convkit.options(workspace_limit=limit):
@@ -193,6 +206,6 @@ def test_the_workspace_limit_is_kept(limit, rng):
 
 
 def test_mixed_channels_are_refused_with_the_reason():
-    x, w = np.ones((1, 5, 5, 4), np.float32), np.ones((3, 3, 1, 8), np.float32)
-    with pytest.raises(convkit.UnsupportedError, match="1 channels in and 2 out"):
-        convkit.conv2d(x, w, groups=4, algorithm="depthwise")
+    x, w = np.ones((1, 5, 5, 4), np.float32), np.ones((3, 3, 2, 4), np.float32)
+    with pytest.raises(convkit.UnsupportedError, match="2 channels in"):
+        convkit.conv2d(x, w, groups=2, algorithm="depthwise")

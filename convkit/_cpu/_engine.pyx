@@ -272,23 +272,22 @@ cdef extern from "depthwise.h" nogil:
         const int64_t *row_tap
         const int64_t *col_tap
         flag out_in_place, flat
-        int64_t first_unit, packed_at
+        int64_t packed_at
 
     ctypedef struct ck_depthwise:
         const ck_depthwise_kernel *kernel
-        flag planes
+        flag planes, gathers, filter_in_place
         ck_pixels pixels
         ck_array filter
         char *out_data
         ck_load_fn load_filter
         ck_store_fn store
-        int64_t images, channels, phase_count
+        int64_t images, groups, multiplier, phase_count
         const ck_depthwise_phase *phases
-        int64_t units, row_block, col_block, channel_block
+        int64_t grid_rows, grid_cols, row_block, col_block, group_block, lane_block
         char *packed
         int64_t stage_bytes, tile_bytes
 
-    int64_t ck_depthwise_units(const ck_depthwise *, const ck_depthwise_phase *)
     int ck_depthwise_run(const ck_depthwise *, const ck_job *)
 
 
@@ -301,7 +300,7 @@ cdef extern from "depthwise_gradient.h" nogil:
         ck_array out
         ck_store_fn store
         flag accumulate
-        int64_t images, channels, row_block, col_block, channel_block, slices, slice_blocks
+        int64_t images, channels, multiplier, row_block, col_block, channel_block, slices, slice_blocks
         char *partials
         int64_t stage_bytes, gradient_bytes
 
@@ -937,8 +936,10 @@ cdef class Depthwise(Run):
         d.pixels.plain = spec.image_plain
         fill_array(&d.filter, spec.filter.strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader(&d.filter, self.arithmetic)
-        d.images, d.channels = spec.images, spec.channels
-        d.row_block, d.col_block, d.channel_block = spec.tile
+        d.gathers, d.filter_in_place = spec.gathers, spec.filter_in_place
+        d.images, d.groups, d.multiplier = spec.images, spec.groups, spec.multiplier
+        d.row_block, d.col_block, d.group_block = spec.tile
+        d.lane_block = spec.lane_block
         d.stage_bytes, d.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         d.phases = self.phases
@@ -951,9 +952,10 @@ cdef class Depthwise(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
-            phase.first_unit, phase.packed_at = d.units, packed
-            d.units += ck_depthwise_units(d, phase)
-            packed += phase.window.rows * phase.window.cols * d.channels * size
+            phase.packed_at = packed
+            packed += phase.window.rows * phase.window.cols * d.groups * d.multiplier * size
+            d.grid_rows = max(d.grid_rows, phase.window.out_height)
+            d.grid_cols = max(d.grid_cols, phase.window.out_width)
         d.store = ck_storer(&self.phases[0].out, self.arithmetic)
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
@@ -990,7 +992,7 @@ cdef class DepthwiseGradient(Run):
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer(&g.out, self.arithmetic)
         g.accumulate = spec.accumulate
-        g.images, g.channels = spec.images, spec.channels
+        g.images, g.channels, g.multiplier = spec.images, spec.channels, spec.multiplier
         g.row_block, g.col_block, g.channel_block = spec.block
         g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
         g.stage_bytes, g.gradient_bytes = spec.scratch

@@ -35,8 +35,10 @@ class Depthwise(Implementation):
 
     def objection(self, problem: Problem, machine: Any) -> str | None:
         g = problem.geometry
-        if (g.group_in, g.group_out) != (1, 1):
-            return f"a group has {g.group_in} channels in and {g.group_out} out, and each must have one"
+        if g.group_in != 1:
+            return f"a group has {g.group_in} channels in, and must have one"
+        if g.group_out > plan.SUM_BLOCK:
+            return f"each channel has {g.group_out} filters, more than {plan.SUM_BLOCK}"
         if problem.empty:
             return None
         if problem.op == "conv2d_backprop_input":
@@ -65,18 +67,22 @@ class Depthwise(Implementation):
 
 
 def _copies(spec: DepthwiseSpec, g: ConvGeometry) -> tuple[str, ...]:
-    sentences = [
-        f"filter: packed once, {spec.shared_bytes} bytes ({reasons(spec.filter, spec.arithmetic, g)})",
-        padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic),
-    ]
-    if not all(phase.out_in_place for phase in spec.phases):
+    sentences = []
+    if spec.shared_bytes:
+        why = reasons(spec.filter, spec.arithmetic, g)
+        sentences.append(f"filter: packed once, {spec.shared_bytes} bytes ({why})")
+    if spec.scratch[0]:
+        sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
+    if spec.scratch[1]:
         why = reasons(spec.out, spec.arithmetic, g)
         sentences.append(f"result: summed in scratch, then stored tile by tile ({why})")
     return tuple(sentences)
 
 
 def _gradient_copies(spec: DepthwiseGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
-    sentences = [padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic)]
+    sentences = []
+    if spec.scratch[0]:
+        sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
     if not spec.gradient_plain:
         sentences.append(padded_sentence(spec.gradient, False, g, spec.arithmetic))
     if spec.slices > 1:

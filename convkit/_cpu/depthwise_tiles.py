@@ -16,18 +16,24 @@ from .plan import SUM_BLOCK, TILES, Phase, Window
 
 # A tile's pixels and results take this part of the second-level cache.
 CACHE_PARTS = 2
+# Rows of pixels that a row of taps meets stay near: in this part of a first-level cache of 32 KiB, which every CPU has.
+NEAR_BYTES = 24 * 2**10
 # Below this a tile is not cut further to get more of them: 20 to 50 microseconds.
 LEAST_TILE_FLOPS = 5e5
 # Vectors of channels side by side below which a tile is not narrowed: shorter runs of memory are slow to fetch.
 LEAST_VECTORS = 4
 # Rows below which a tile gets fewer channels before it gets fewer rows: neighbours read the rows between them twice.
 LEAST_ROWS = 8
+# A line of the cache, in numbers, and those of any vector.
+LEAST_LANES = 16
+# Sums of a filter gradient that are kept at a time: 64 KiB of them, read and written once for some hundred pixels.
+MOST_SUMS = 16384
 # With fewer channels than this side by side, vectors run along the columns.
 FEW_CHANNELS = 4
 # No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
 MOST_PARTIAL_BYTES = 16 * 2**20
 
-# Rows, columns and channels.
+# Rows, columns and channels: those that are as many as groups.
 Tile = tuple[int, int, int]
 
 
@@ -69,14 +75,18 @@ class DepthwiseSpec:
     arithmetic: str
     isa: str
     planes: bool
+    gathers: bool
     image: Operand
     image_plain: bool
     filter: Operand
+    filter_in_place: bool
     out: Operand
     images: int
-    channels: int
+    groups: int
+    multiplier: int
     phases: tuple[DepthwisePhase, ...]
     tile: Tile
+    lane_block: int
     scratch: tuple[int, int]
     shared_bytes: int
     fills_all: bool
@@ -98,6 +108,7 @@ class DepthwiseGradientSpec:
     accumulate: bool
     images: int
     channels: int
+    multiplier: int
     block: Tile
     slices: int
     slice_blocks: int
@@ -111,7 +122,7 @@ def forward_spec(
     """Plan a forward convolution."""
     image, filter, out = map(settle_strides, (image, filter, out))
     phases = (plan.forward_phase(g, out, plan.arithmetic_of(filter.dtype)),)
-    return _spec(g, image, filter, out, phases, True, limit, machine)
+    return _spec(g, image, filter, out, phases, False, True, limit, machine)
 
 
 def gather_spec(
@@ -120,7 +131,7 @@ def gather_spec(
     """Plan an input gradient, phase by phase of the strides."""
     gradient, filter, out = map(settle_strides, (gradient, filter, out))
     phases = plan.stride_phases(g, out, plan.arithmetic_of(filter.dtype))
-    return _spec(g, gradient, filter, out, phases, plan.fills_all(g, phases), limit, machine)
+    return _spec(g, gradient, filter, out, phases, True, plan.fills_all(g, phases), limit, machine)
 
 
 def _along_columns(image: Operand, columns: int) -> bool:
@@ -139,16 +150,25 @@ def _is_plain(operand: Operand, strides: tuple[int, ...], arithmetic: str, plane
     return computes_as_is(seen, arithmetic) and strides[2 if planes else 3] == operand.itemsize
 
 
+def _across(window: Window, columns: int) -> int:
+    """Return the columns of the image that a block reaches, padding included."""
+    return (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
+
+
 def _reach(window: Window, rows: int, columns: int) -> int:
     """Return the pixels of the image that a block reaches, padding included, columns filled up to the window's step."""
     high = (rows - 1) * window.steps[0] + max(window.row_at) - min(window.row_at) + 1
-    wide = (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
-    return high * -(-wide // window.steps[1]) * window.steps[1]
+    return high * -(-_across(window, columns) // window.steps[1]) * window.steps[1]
+
+
+def _multiple(count: int, unit: int) -> int:
+    """Return the number rounded up to a multiple of ``unit``."""
+    return -(-count // unit) * unit
 
 
 def _half(count: int, unit: int = 1) -> int:
     """Return about half of a number, as a multiple of ``unit``."""
-    return -(-count // (2 * unit)) * unit
+    return _multiple(-(-count // 2), unit)
 
 
 def _spec(
@@ -157,25 +177,31 @@ def _spec(
     filter: Operand,
     out: Operand,
     phases: tuple[Phase, ...],
+    gathers: bool,
     fills_all: bool,
     limit: int,
     machine: Machine,
 ) -> DepthwiseSpec:
     arithmetic = plan.arithmetic_of(filter.dtype)
-    kernel, size, channels = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic), g.in_channels
+    kernel, size = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic)
     window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
     planes = _along_columns(image, window.out_size[1])
-    packed = sum(phase.window.taps for phase in phases) * channels * size
+    in_place = not planes and _is_plain(filter, filter.strides, arithmetic, False)
+    packed = 0 if in_place else sum(phase.window.taps for phase in phases) * g.out_channels * size
+    near = NEAR_BYTES // (len(window.row_at) * _across(window, window.out_size[1]) * size)
     draft = DepthwiseSpec(
         arithmetic=arithmetic,
         isa=kernel.isa,
         planes=planes,
+        gathers=gathers,
         image=image,
         image_plain=_is_plain(image, image.strides, arithmetic, planes),
         filter=filter,
+        filter_in_place=in_place,
         out=out,
         images=g.batch,
-        channels=channels,
+        groups=g.groups,
+        multiplier=g.group_out,
         phases=tuple(
             DepthwisePhase(
                 window=phase.window,
@@ -189,6 +215,7 @@ def _spec(
             for phase in phases
         ),
         tile=(1, 1, 1),
+        lane_block=max(LEAST_LANES, near // LEAST_LANES * LEAST_LANES),
         scratch=(0, 0),
         shared_bytes=packed,
         fills_all=fills_all,
@@ -225,14 +252,19 @@ def _flatten(phase: DepthwisePhase, planes: bool, tile: Tile, lanes: int) -> Dep
 
 def _scratch(spec: DepthwiseSpec, tile: Tile) -> tuple[int, int]:
     """Return the bytes of pixels and of results that the largest tile of any phase takes."""
-    staged, sums, size = 0, 0, plan.size_of(spec.arithmetic)
+    staged, sums, size, filters = 0, 0, plan.size_of(spec.arithmetic), tile[2] * spec.multiplier
+    folds = not spec.planes and spec.gathers and spec.multiplier > 1
+    stages = spec.planes or not spec.image_plain or (spec.multiplier > 1 and not spec.gathers)
+    results = tile[2] if spec.planes and spec.gathers else filters
     for phase in spec.phases:
         rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
-        staged = max(staged, _reach(phase.window, rows, columns) * tile[2] * size)
+        if stages:
+            pixels = tile[2] if spec.planes and not spec.gathers else filters
+            staged = max(staged, _reach(phase.window, rows, columns) * pixels * size)
         if phase.flat:
-            sums = max(sums, rows * _pitch(phase.window, columns) * tile[2] * size)
-        elif not phase.out_in_place:
-            sums = max(sums, rows * columns * tile[2] * size)
+            sums = max(sums, rows * _pitch(phase.window, columns) * results * size)
+        elif folds or not phase.out_in_place:
+            sums = max(sums, rows * columns * results * size)
     return plan.aligned(staged), plan.aligned(sums)
 
 
@@ -266,17 +298,18 @@ def _flops(window: Window, tile: Tile) -> float:
 
 def _tile(spec: DepthwiseSpec, window: Window, lanes: int, machine: Machine) -> Tile:
     """Return a tile, by the cache and by how many tiles there are."""
-    elements = machine.l2_bytes // CACHE_PARTS // plan.size_of(spec.arithmetic)
-    tile = (*window.out_size, spec.channels)
+    ways = spec.multiplier * len(spec.phases)
+    elements = machine.l2_bytes // CACHE_PARTS // plan.size_of(spec.arithmetic) // ways
+    tile = (*window.out_size, spec.groups)
 
     def tiles() -> int:
         across = -(-window.out_size[0] // tile[0]) * -(-window.out_size[1] // tile[1])
-        return spec.images * across * -(-spec.channels // tile[2]) * len(spec.phases)
+        return spec.images * across * -(-spec.groups // tile[2])
 
     while _numbers(window, tile) > elements and (smaller := _shrink(tile, spec.planes, lanes)):
         tile = smaller
     while (
-        tiles() < TILES and _flops(window, tile) > LEAST_TILE_FLOPS and (smaller := _shrink(tile, spec.planes, lanes))
+        tiles() < TILES and _flops(window, tile) * ways > LEAST_TILE_FLOPS and (smaller := _shrink(tile, spec.planes, lanes))
     ):
         tile = smaller
     return tile
@@ -296,28 +329,38 @@ def filter_gradient_spec(
     image, gradient, out = map(settle_strides, (image, gradient, out))
     kernel, size, window = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic), plan.forward_window(g)
     lanes, planes = kernel.lanes, _along_columns(image, window.out_size[1])
-    elements = machine.l2_bytes // CACHE_PARTS // size
+    elements, times = machine.l2_bytes // CACHE_PARTS // size, g.group_out
     most_columns = SUM_BLOCK * (lanes if planes else 1)
-    most_channels = g.in_channels if planes else LEAST_VECTORS * lanes
-    block = (window.out_size[0], plan.cut(window.out_size[1], most_columns), min(g.in_channels, most_channels))
-    while _numbers(window, block) > elements and (smaller := _shrink(block, planes, lanes, 1)):
+    most_groups = max(1, (g.out_channels if planes else MOST_SUMS // window.taps) // times)
+    unit = 1 if planes else LEAST_LANES
+    most_groups = min(g.groups, _multiple(plan.cut(g.groups, most_groups), unit))
+    block = (window.out_size[0], plan.cut(window.out_size[1], most_columns), most_groups)
+    while times * _numbers(window, block) > elements and (smaller := _shrink(block, planes, lanes, 1)):
         block = smaller
-    tiles = -(-g.in_channels // block[2])
-    wanted = max(1, TILES // tiles)
+    work = 2.0 * window.taps * window.grid * g.batch * g.out_channels
+    wanted = int(min(TILES, work / LEAST_TILE_FLOPS))
 
     def blocks() -> int:
         return g.batch * -(-window.out_size[0] // block[0]) * -(-window.out_size[1] // block[1])
 
-    while blocks() < wanted and block[0] > 1 and _flops(window, block) > LEAST_TILE_FLOPS:
+    while blocks() * -(-g.groups // block[2]) < wanted and block[2] >= 2 * LEAST_VECTORS * lanes:
+        block = block[0], block[1], _half(block[2], unit)
+    tiles = -(-g.groups // block[2])
+    wanted = max(1, wanted // tiles)
+    while blocks() < wanted and block[0] > 1:
         block = _half(block[0]), block[1], block[2]
-    sums = window.taps * (block[2] * lanes if planes else -(-block[2] // lanes) * lanes)
-    by_work = int(_flops(window, block) * blocks() / LEAST_TILE_FLOPS)
-    slices = max(1, min(wanted, blocks(), by_work, MOST_PARTIAL_BYTES // (tiles * sums * size)))
+    block = block[0], block[1], block[2] * times
+    sums = window.taps * (block[2] * lanes if planes else _multiple(block[2], lanes))
+    slices = max(1, min(wanted, blocks(), MOST_PARTIAL_BYTES // (tiles * sums * size)))
     slice_blocks = -(-blocks() // slices)
     slices = -(-blocks() // slice_blocks)
     gradient_plain = _is_plain(gradient, gradient.strides, arithmetic, planes)
+    image_plain = _is_plain(image, image.strides, arithmetic, planes)
+    staged = block[2] // times if planes else block[2]
     scratch = (
-        plan.aligned(_reach(window, block[0], block[1]) * block[2] * size),
+        0
+        if image_plain and not planes and times == 1
+        else plan.aligned(_reach(window, block[0], block[1]) * staged * size),
         0 if gradient_plain else plan.aligned(block[0] * block[1] * block[2] * size),
     )
     partial = tiles * slices * sums * size
@@ -329,13 +372,14 @@ def filter_gradient_spec(
         planes=planes,
         window=window,
         image=image,
-        image_plain=_is_plain(image, image.strides, arithmetic, planes),
+        image_plain=image_plain,
         gradient=gradient,
         gradient_plain=gradient_plain,
         out=out,
         accumulate=accumulate,
         images=g.batch,
-        channels=g.in_channels,
+        channels=g.out_channels,
+        multiplier=times,
         block=block,
         slices=slices,
         slice_blocks=slice_blocks,

@@ -55,35 +55,116 @@ static bool same(const ck_depthwise_kernel *k, const void *a, const void *b, int
     return good;
 }
 
-typedef enum { BY_LANE, BY_TAP, BY_GRID } way;
-
-static void try_forward(const ck_depthwise_kernel *k, way how, int64_t positions, int64_t lanes)
+static void try_planes(const ck_depthwise_kernel *k, bool grid, int64_t positions, int64_t lanes)
 {
     int64_t tap_rows = between(1, 9), tap_cols = between(1, 4), taps = tap_rows * tap_cols, at[MOST_TAPS];
-    int64_t x_step = between(0, 1) ? between(1, 5) : lanes + between(0, 3), last = 0;
-    int64_t w_step = lanes + between(0, 2), out_step = lanes + between(0, 3);
+    int64_t x_step = between(0, 1) ? between(1, 5) : lanes + between(0, 3), last = 0, out_step = lanes + between(0, 3);
     for (int64_t t = 0; t < taps; t++) {
-        at[t] = how == BY_GRID && t >= tap_cols ? at[t - tap_cols] + x_step : between(0, 50);
+        at[t] = grid && t >= tap_cols ? at[t - tap_cols] + x_step : between(0, 50);
         last = ck_max(last, at[t]);
     }
     int64_t outs = (positions - 1) * out_step + lanes;
-    void *x = numbers(k, last + (positions - 1) * x_step + lanes);
-    void *w = numbers(k, how == BY_LANE ? (taps - 1) * w_step + lanes : taps);
+    void *x = numbers(k, last + (positions - 1) * x_step + lanes), *w = numbers(k, taps);
     void *out = numbers(k, outs), *expected = copy_of(k, out, outs);
     bool add = between(0, 1);
     for (int64_t p = 0; p < positions; p++)
         for (int64_t l = 0; l < lanes; l++) {
             double sum = add ? get(k, out, p * out_step + l) : 0;
             for (int64_t t = 0; t < taps; t++)
-                sum += get(k, x, at[t] + p * x_step + l) * get(k, w, how == BY_LANE ? t * w_step + l : t);
+                sum += get(k, x, at[t] + p * x_step + l) * get(k, w, t);
             set(k, expected, p * out_step + l, sum);
         }
-    if (how == BY_GRID)
+    if (grid)
         k->by_grid(positions, lanes, x, x_step, at, tap_rows, tap_cols, w, out, out_step, add);
     else
-        (how == BY_LANE ? k->by_lane : k->by_tap)(positions, lanes, x, x_step, at, taps, w, w_step, out, out_step, add);
+        k->by_tap(positions, lanes, x, x_step, at, taps, w, out, out_step, add);
     CHECK(same(k, out, expected, outs));
     free(x), free(w), free(out), free(expected);
+}
+
+/* Memory for numbers at offsets of either sign: `lowest` and `highest` are the extremes of those that are used. */
+static void *numbers_between(const ck_depthwise_kernel *k, int64_t lowest, int64_t highest, void **zero)
+{
+    void *memory = numbers(k, highest - lowest + 1);
+    *zero = (char *)memory - lowest * ck_size(k->arithmetic);
+    return memory;
+}
+
+/* The lowest (`sign` -1) or highest (1) offset of `count` steps. */
+static int64_t reach(int64_t count, int64_t step, int sign) { return sign * step > 0 ? (count - 1) * step : 0; }
+
+static void try_row(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
+{
+    int64_t tap_rows = between(0, 4), tap_cols = between(0, 8);
+    bool empty = tap_rows == 0 || tap_cols == 0, add = between(0, 1);
+    int64_t x_tap = lanes + between(0, 3), x_step = between(0, 3) ? between(1, 2) * x_tap : lanes + between(0, 9);
+    int64_t x_row = between(0, 90), w_tap = between(0, 1) ? lanes : -lanes - 1, w_row = between(-50, 50);
+    int64_t out_step = lanes + between(0, 3), outs = (positions - 1) * out_step + lanes;
+    void *x, *w, *out = numbers(k, outs), *expected = copy_of(k, out, outs);
+    void *x_memory = numbers_between(k, 0,
+                                     empty ? 0 : (tap_rows - 1) * x_row + (tap_cols - 1) * x_tap +
+                                                     (positions - 1) * x_step + lanes - 1, &x);
+    void *w_memory = numbers_between(k, empty ? 0 : reach(tap_rows, w_row, -1) + reach(tap_cols, w_tap, -1),
+                                     empty ? 0 : reach(tap_rows, w_row, 1) + reach(tap_cols, w_tap, 1) + lanes - 1, &w);
+    for (int64_t p = 0; p < positions; p++)
+        for (int64_t l = 0; l < lanes; l++) {
+            double sum = add ? get(k, out, p * out_step + l) : 0;
+            for (int64_t a = 0; a < tap_rows; a++)
+                for (int64_t b = 0; b < tap_cols; b++)
+                    sum += get(k, x, a * x_row + b * x_tap + p * x_step + l) * get(k, w, a * w_row + b * w_tap + l);
+            set(k, expected, p * out_step + l, sum);
+        }
+    const ck_depthwise_row row = {positions, lanes, tap_rows, tap_cols, x,   w,  x_row,
+                                  x_tap,     x_step, w_row,   w_tap,    out, out_step, add};
+    k->by_row(&row);
+    CHECK(same(k, out, expected, outs));
+    free(x_memory), free(w_memory), free(out), free(expected);
+}
+
+static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
+{
+    int64_t rows = between(1, 3), tap_rows = between(1, 5), tap_cols = between(1, 8), vector = k->lanes;
+    int64_t x_tap = lanes + between(0, 3), x_step = between(0, 3) ? between(1, 2) * x_tap : lanes + between(0, 9);
+    int64_t x_row = between(0, 90), x_down = between(0, 90), dy_down = between(0, 90), dy_step = lanes + between(0, 3);
+    int64_t width = ck_ceil_div(lanes, vector) * vector, sums_tap = width + between(0, 3);
+    int64_t sums_row = tap_cols * sums_tap + between(0, 3);
+    int64_t total = (tap_rows - 1) * sums_row + (tap_cols - 1) * sums_tap + width;
+    void *x = numbers(k, (tap_rows - 1) * x_row + (tap_cols - 1) * x_tap + (rows - 1) * x_down +
+                             (positions - 1) * x_step + lanes);
+    void *dy = numbers(k, (rows - 1) * dy_down + (positions - 1) * dy_step + lanes);
+    void *sums = numbers(k, total), *expected = copy_of(k, sums, total);
+    for (int64_t a = 0; a < tap_rows; a++)
+        for (int64_t b = 0; b < tap_cols; b++)
+            for (int64_t l = 0; l < lanes; l++) {
+                double sum = get(k, sums, a * sums_row + b * sums_tap + l);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t p = 0; p < positions; p++)
+                        sum += get(k, x, a * x_row + b * x_tap + r * x_down + p * x_step + l) *
+                               get(k, dy, r * dy_down + p * dy_step + l);
+                set(k, expected, a * sums_row + b * sums_tap + l, sum);
+            }
+    const ck_depthwise_sums s = {rows, positions, lanes, tap_rows, tap_cols, x, dy, x_row, x_tap, x_down, x_step,
+                                 dy_down, dy_step, sums, sums_row, sums_tap};
+    k->by_sums(&s);
+    CHECK(same(k, sums, expected, total));
+    free(x), free(dy), free(sums), free(expected);
+}
+
+/* In place, as the engine does: `repeat` from the end of its result, `fold` from its beginning. */
+static void try_times(const ck_depthwise_kernel *k, int64_t count, int64_t times)
+{
+    int64_t size = ck_size(k->arithmetic), total = count * times;
+    void *few = numbers(k, count), *many = numbers(k, total), *expected = copy_of(k, many, total);
+    memcpy((char *)many + (total - count) * size, few, (size_t)(count * size));
+    for (int64_t i = 0; i < total; i++)
+        set(k, expected, i, get(k, few, i / times));
+    k->repeat(count, times, (char *)many + (total - count) * size, many);
+    CHECK(same(k, many, expected, total));
+    for (int64_t i = 0; i < count; i++)
+        set(k, few, i, (double)times * get(k, few, i));
+    k->fold(count, times, many, many);
+    CHECK(same(k, many, few, count));
+    free(few), free(many), free(expected);
 }
 
 static void try_gradient(const ck_depthwise_kernel *k, int64_t taps, int64_t lanes)
@@ -125,17 +206,38 @@ static void try_copy(const ck_depthwise_kernel *k, int64_t rows, int64_t n)
     free(from), free(to), free(expected);
 }
 
-static void forward(way how)
+static void each_position_and_lane_of_planes(void)
 {
     for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
         for (int64_t positions = 1; positions <= 19; positions++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
-                try_forward(ck_depthwise_kernels[i], how, positions, lanes);
+                for (int grid = 0; grid < 2; grid++)
+                    try_planes(ck_depthwise_kernels[i], grid, positions, lanes);
 }
 
-static void each_position_and_lane_by_lane(void) { forward(BY_LANE); }
-static void each_position_and_lane_by_tap(void) { forward(BY_TAP); }
-static void each_position_and_lane_by_grid(void) { forward(BY_GRID); }
+static void each_position_and_lane_of_a_row(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+        for (int64_t positions = 1; positions <= 27; positions++)
+            for (int64_t lanes = 1; lanes <= 70; lanes++)
+                try_row(ck_depthwise_kernels[i], positions, lanes);
+}
+
+static void each_position_and_lane_of_sums(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+        for (int64_t positions = 1; positions <= 27; positions++)
+            for (int64_t lanes = 1; lanes <= 70; lanes++)
+                try_sums(ck_depthwise_kernels[i], positions, lanes);
+}
+
+static void each_multiplier(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+        for (int64_t times = 1; times <= 9; times++)
+            for (int64_t count = 1; count <= 70; count++)
+                try_times(ck_depthwise_kernels[i], count, times);
+}
 
 static void each_tap_and_lane_of_a_gradient(void)
 {
@@ -154,9 +256,10 @@ static void each_length_of_a_copy(void)
 
 int main(void)
 {
-    RUN(each_position_and_lane_by_lane);
-    RUN(each_position_and_lane_by_tap);
-    RUN(each_position_and_lane_by_grid);
+    RUN(each_position_and_lane_of_a_row);
+    RUN(each_position_and_lane_of_planes);
+    RUN(each_position_and_lane_of_sums);
+    RUN(each_multiplier);
     RUN(each_tap_and_lane_of_a_gradient);
     RUN(each_length_of_a_copy);
     return summary();

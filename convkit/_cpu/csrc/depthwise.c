@@ -37,8 +37,8 @@ static void stage_row(const ck_pixels *pixels, int64_t width, int64_t size, cons
 enum { SHORT_ROW = 512 };
 
 bool ck_depthwise_look(const ck_depthwise_kernel *kernel, const ck_window *w, const ck_pixels *pixels,
-                       const ck_block *block, int64_t channels, bool planes, char *scratch, int64_t bytes,
-                       ck_depthwise_view *v)
+                       const ck_block *block, int64_t channels, int64_t repeats, bool planes, char *scratch,
+                       int64_t bytes, ck_depthwise_view *v)
 {
     int64_t size = ck_size(kernel->arithmetic);
     const ck_array *a = &pixels->array;
@@ -46,27 +46,28 @@ bool ck_depthwise_look(const ck_depthwise_kernel *kernel, const ck_window *w, co
     reach_of(w->row_at, w->rows, block->row0, block->rows, w->row_step, &row0, &rows);
     reach_of(w->col_at, w->cols, block->col0, block->cols, w->col_step, &col0, &cols);
     bool inside = row0 >= 0 && col0 >= 0 && row0 + rows <= w->height && col0 + cols <= w->width;
-    if (pixels->plain && inside && !(planes && w->col_step > 1)) {
-        *v = (ck_depthwise_view){a->data,
-                                 0,
-                                 0,
-                                 a->stride[1] / size,
-                                 w->col_step * a->stride[2] / size,
-                                 a->stride[2] / size,
-                                 a->stride[3] / size};
+    if (pixels->plain && (planes ? inside && w->col_step == 1 : repeats == 1)) {
+        int64_t pixel = a->stride[2] / size;
+        *v = (ck_depthwise_view){a->data, 0, 0, a->stride[1] / size, w->col_step * pixel, pixel, a->stride[3] / size, inside};
         return true;
     }
     if (!planes) {
         ck_view padded;
-        if (!ck_stage_padded(w, pixels, block, channels, size, scratch, bytes, &padded))
+        int64_t numbers = rows * cols * channels, lanes = channels * repeats;
+        if (numbers * repeats * size > bytes)
             return false;
-        *v = (ck_depthwise_view){scratch, row0, col0, padded.row_step, w->col_step * channels, channels, 1};
+        char *staged = scratch + numbers * (repeats - 1) * size;
+        if (!ck_stage_padded(w, pixels, block, channels, size, staged, numbers * size, &padded))
+            return false;
+        if (repeats > 1)
+            kernel->repeat(numbers, repeats, staged, scratch);
+        *v = (ck_depthwise_view){scratch, row0, col0, cols * lanes, w->col_step * lanes, lanes, 1, true};
         return true;
     }
     int64_t pitch = ck_ceil_div(cols, w->col_step), row_step = pitch * w->col_step;
     if (channels * rows * row_step * size > bytes)
         return false;
-    *v = (ck_depthwise_view){scratch, row0, col0, row_step, 1, pitch, rows * row_step};
+    *v = (ck_depthwise_view){scratch, row0, col0, row_step, 1, pitch, rows * row_step, true};
     if (pixels->plain && w->col_step == 1 && cols * size <= SHORT_ROW) {
         int64_t top = ck_max(0, row0), left = ck_max(0, col0);
         int64_t high = ck_min(w->height, row0 + rows) - top, wide = ck_min(w->width, col0 + cols) - left;
@@ -88,15 +89,9 @@ bool ck_depthwise_look(const ck_depthwise_kernel *kernel, const ck_window *w, co
 }
 
 typedef struct {
-    int64_t image, channel0, channels;
+    int64_t image, group0, groups;
     ck_block block;
 } tile;
-
-int64_t ck_depthwise_units(const ck_depthwise *d, const ck_depthwise_phase *phase)
-{
-    return d->images * ck_ceil_div(phase->window.out_height, d->row_block) *
-           ck_ceil_div(phase->window.out_width, d->col_block) * ck_ceil_div(d->channels, d->channel_block);
-}
 
 static void cut(int64_t *unit, int64_t total, int64_t block, int64_t *start, int64_t *count)
 {
@@ -106,28 +101,21 @@ static void cut(int64_t *unit, int64_t total, int64_t block, int64_t *start, int
     *unit /= blocks;
 }
 
-static tile tile_of(const ck_depthwise *d, const ck_depthwise_phase *phase, int64_t unit)
+static tile tile_of(const ck_depthwise *d, int64_t unit)
 {
     tile t;
-    cut(&unit, d->channels, d->channel_block, &t.channel0, &t.channels);
-    cut(&unit, phase->window.out_width, d->col_block, &t.block.col0, &t.block.cols);
-    cut(&unit, phase->window.out_height, d->row_block, &t.block.row0, &t.block.rows);
+    cut(&unit, d->groups, d->group_block, &t.group0, &t.groups);
+    cut(&unit, d->grid_cols, d->col_block, &t.block.col0, &t.block.cols);
+    cut(&unit, d->grid_rows, d->row_block, &t.block.row0, &t.block.rows);
     t.block.images = 1;
     t.image = unit;
     return t;
 }
 
-static const ck_depthwise_phase *phase_of(const ck_depthwise *d, int64_t unit)
+static int64_t units_of(const ck_depthwise *d)
 {
-    int64_t low = 0, high = d->phase_count;
-    while (high - low > 1) {
-        int64_t middle = (low + high) / 2;
-        if (d->phases[middle].first_unit <= unit)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &d->phases[low];
+    return d->images * ck_ceil_div(d->grid_rows, d->row_block) * ck_ceil_div(d->grid_cols, d->col_block) *
+           ck_ceil_div(d->groups, d->group_block);
 }
 
 /* One phase's taps of the filter. */
@@ -138,10 +126,11 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
     const ck_depthwise_phase *phase = &d->phases[unit];
     const int64_t *stride = d->filter.stride;
     int64_t size = ck_size(d->kernel->arithmetic), cols = phase->window.cols, taps = phase->window.rows * cols;
+    int64_t filters = d->groups * d->multiplier;
     for (int64_t tap = 0; tap < taps; tap++)
-        d->load_filter(d->packed + phase->packed_at + tap * (d->planes ? 1 : d->channels) * size, d->planes ? taps : 1,
+        d->load_filter(d->packed + phase->packed_at + tap * (d->planes ? 1 : filters) * size, d->planes ? taps : 1,
                        d->filter.data + phase->row_tap[tap / cols] * stride[0] + phase->col_tap[tap % cols] * stride[1],
-                       stride[3], d->channels);
+                       stride[3], filters);
 }
 
 /* Where the sums of a tile go: steps from one row, column and channel to the next, in elements. */
@@ -150,138 +139,277 @@ typedef struct {
     int64_t row, col, channel;
 } target;
 
+/* Taps that are summed in one chain: rows x columns of the window, and whether anything was summed before. */
+typedef struct {
+    ck_span rows, cols;
+    bool add;
+} taps;
+
 /* Whether these taps are whole rows of them, one below the other in neighbouring rows of the image. */
-static bool is_grid(const ck_window *w, const ck_depthwise_view *v, const int64_t *at, int64_t taps)
+static bool is_grid(const ck_window *w, const taps *s)
 {
-    bool grid = w->row_step == 1 && taps % w->cols == 0;
-    for (int64_t tap = w->cols; grid && tap < taps; tap += w->cols)
-        grid = at[tap] == at[tap - w->cols] + v->row_step;
+    bool grid = w->row_step == 1;
+    for (int64_t a = s->rows.first + 1; grid && a < s->rows.last; a++)
+        grid = w->row_at[a] == w->row_at[a - 1] + 1;
     return grid;
 }
 
-/* As ck_sum_block, but whole rows of taps where they fit. */
-static int64_t tap_block(const ck_window *w)
+/* Where the first pixel of the tile meets each of the taps; returns how many there are. */
+static int64_t places(const ck_window *w, const ck_depthwise_view *v, const tile *t, const taps *s, int64_t *at)
 {
-    if (w->cols > CK_SUM_BLOCK)
-        return ck_sum_block(w->rows * w->cols);
-    int64_t blocks = ck_ceil_div(w->rows, CK_SUM_BLOCK / w->cols);
-    return ck_ceil_div(w->rows, blocks) * w->cols;
+    int64_t count = 0;
+    for (int64_t a = s->rows.first; a < s->rows.last; a++)
+        for (int64_t b = s->cols.first; b < s->cols.last; b++)
+            at[count++] = ck_depthwise_at(v, w, &t->block, a, b);
+    return count;
 }
 
-/* Adds `taps` taps, the first of them number `first`, to every sum of the tile. */
-static void add_taps(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const ck_depthwise_view *v,
-                     const int64_t *at, int64_t first, int64_t taps, const target *to)
+/* Adds taps to every sum of one plane. */
+static void add_to_plane(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t,
+                         const ck_depthwise_view *v, const taps *s, const char *x, const char *weights, char *out,
+                         int64_t out_row, bool flat, bool add)
 {
     const ck_window *w = &phase->window;
     const ck_depthwise_kernel *kernel = d->kernel;
-    int64_t size = ck_size(kernel->arithmetic), all = w->rows * w->cols, row_step = w->row_step * v->row_step;
-    const char *weights = d->packed + phase->packed_at + (d->planes ? t->channel0 * all + first
-                                                                    : first * d->channels + t->channel0) * size;
-    if (d->planes && is_grid(w, v, at, taps))
-        for (int64_t c = 0; c < t->channels; c++)
-            kernel->by_grid(t->block.rows, t->block.cols, v->data + c * v->channel_step * size, row_step, at,
-                            taps / w->cols, w->cols, weights + c * all * size, to->data + c * to->channel * size,
-                            to->row, first > 0);
-    else if (d->planes)
-        for (int64_t c = 0; c < t->channels; c++)
-            kernel->by_tap(t->block.rows, t->block.cols, v->data + c * v->channel_step * size, row_step, at, taps,
-                           weights + c * all * size, 0, to->data + c * to->channel * size, to->row, first > 0);
-    else
-        for (int64_t i = 0; i < t->block.rows; i++)
-            kernel->by_lane(t->block.cols, t->channels, v->data + i * row_step * size, v->col_step, at, taps, weights,
-                            d->channels, to->data + i * to->row * size, to->col, first > 0);
+    int64_t at[CK_SUM_BLOCK], count = places(w, v, t, s, at), row_step = w->row_step * v->row_step;
+    if (flat) { /* one row of `run` numbers */
+        int64_t size = ck_size(kernel->arithmetic), pair = 2 * kernel->lanes;
+        int64_t run = (t->block.rows - 1) * v->row_step + t->block.cols, pairs = run / pair, done = pairs * pair;
+        if (pairs)
+            kernel->by_tap(pairs, pair, x, pair, at, count, weights, out, pair, add);
+        if (done < run)
+            kernel->by_tap(1, run - done, x + done * size, 0, at, count, weights, out + done * size, 0, add);
+    } else if (is_grid(w, s)) {
+        int64_t cols = s->cols.last - s->cols.first;
+        kernel->by_grid(t->block.rows, t->block.cols, x, row_step, at, count / cols, cols, weights, out, out_row, add);
+    } else {
+        kernel->by_tap(t->block.rows, t->block.cols, x, row_step, at, count, weights, out, out_row, add);
+    }
 }
 
-/* The same for planes as rows of `run` numbers. */
-static void add_flat_taps(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t,
-                          const ck_depthwise_view *v, const int64_t *at, int64_t first, int64_t taps, const target *to)
+/* Adds taps to every plane of the tile, those of a group's filters one after the other. */
+static void add_planes(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t,
+                       const ck_depthwise_view *v, const taps *s, bool flat, const target *to)
 {
-    const ck_depthwise_kernel *kernel = d->kernel;
-    int64_t size = ck_size(kernel->arithmetic), all = phase->window.rows * phase->window.cols, pair = 2 * kernel->lanes;
-    int64_t run = (t->block.rows - 1) * v->row_step + t->block.cols, pairs = run / pair, done = pairs * pair;
-    const char *weights = d->packed + phase->packed_at + (t->channel0 * all + first) * size;
-    for (int64_t c = 0; c < t->channels; c++, weights += all * size) {
-        const char *x = v->data + c * v->channel_step * size;
-        char *sums = to->data + c * to->channel * size;
-        if (pairs)
-            kernel->by_tap(pairs, pair, x, pair, at, taps, weights, 0, sums, pair, first > 0);
-        if (done < run)
-            kernel->by_tap(1, run - done, x + done * size, 0, at, taps, weights, 0, sums + done * size, 0, first > 0);
+    int64_t size = ck_size(d->kernel->arithmetic), all = phase->window.rows * phase->window.cols, m = d->multiplier;
+    const char *weights = d->packed + phase->packed_at +
+                          (t->group0 * m * all + s->rows.first * phase->window.cols + s->cols.first) * size;
+    for (int64_t k = 0; k < t->groups * m; k++, weights += all * size) {
+        int64_t from = d->gathers ? k : k / m, out = d->gathers ? k / m : k;
+        add_to_plane(d, phase, t, v, s, v->data + from * v->channel_step * size, weights,
+                     to->data + out * to->channel * size, to->row, flat, s->add || (d->gathers && k % m));
     }
+}
+
+enum { CACHE_LINE = 64 };
+
+/* A row of pixels and its taps, as the kernel takes them, without the columns. */
+typedef struct {
+    const ck_depthwise *d;
+    const ck_window *window;
+    const ck_depthwise_view *view;
+    const taps *taps;
+    ck_depthwise_row row;
+    const char *x, *w; /* at column 0 and tap column 0 */
+    char *out;         /* at output column 0 */
+} pixel_row;
+
+/* Pixels that all meet the taps of `cols`. */
+static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols)
+{
+    int64_t size = ck_size(p->d->kernel->arithmetic);
+    cols.first = ck_max(cols.first, p->taps->cols.first);
+    cols.last = ck_max(cols.first, ck_min(cols.last, p->taps->cols.last));
+    int64_t column = first * p->window->col_step + p->window->col_at[cols.first < cols.last ? cols.first : 0];
+    p->row.positions = count;
+    p->row.tap_cols = cols.last - cols.first;
+    p->row.x = p->x + (column - p->view->col0) * p->view->remainder_step * size;
+    p->row.w = p->w + cols.first * p->row.w_tap * size;
+    p->row.out = p->out + first * p->row.out_step * size;
+    p->d->kernel->by_row(&p->row);
+}
+
+/* Rows of the image from `first` to `last` - 1 that the next row of pixels meets first: asked for while this one is
+ * summed.  Pieces of rows, blocks of channels apart, are no stream that the CPU would foresee. */
+static void fetch_rows(const pixel_row *p, const ck_block *block, int64_t first, int64_t last, int64_t lane)
+{
+    const ck_window *w = p->window;
+    const ck_depthwise_view *v = p->view;
+    int64_t size = ck_size(p->d->kernel->arithmetic), bytes = p->row.lanes * size;
+    int64_t left = ck_max(0, block->col0 * w->col_step + w->col_at[0]);
+    int64_t right = ck_min(w->width, (block->col0 + block->cols - 1) * w->col_step + w->col_at[w->cols - 1] + 1);
+    for (int64_t row = ck_max(0, first); row < ck_min(w->height, last); row++)
+        for (int64_t col = left; col < right; col++) {
+            const char *from = v->data + (row * v->row_step + col * v->remainder_step + lane) * size;
+            for (int64_t at = 0; at < bytes; at += CACHE_LINE)
+                __builtin_prefetch(from + at);
+        }
+}
+
+static void add_row(pixel_row *p, const ck_block *block)
+{
+    const ck_window *w = p->window;
+    ck_span whole = ck_whole_windows(p->view, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
+    for (int64_t j = block->col0; j < block->col0 + block->cols; j++)
+        if (j == whole.first && whole.first < whole.last) {
+            add_pixels(p, j, whole.last - j, (ck_span){0, w->cols});
+            j = whole.last - 1;
+        } else {
+            add_pixels(p, j, 1, ck_taps_inside(p->view, w->col_at, w->cols, j, w->col_step, w->width));
+        }
+}
+
+/* Adds taps to every pixel of the tile, channels last, a block of channels after the other. */
+static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const ck_depthwise_view *v,
+                      const taps *s, const target *to)
+{
+    const ck_window *w = &phase->window;
+    const int64_t *stride = d->filter.stride;
+    int64_t size = ck_size(d->kernel->arithmetic), filters = d->groups * d->multiplier;
+    int64_t first = t->group0 * d->multiplier, lanes = t->groups * d->multiplier;
+    pixel_row p = {.d = d, .window = w, .view = v, .taps = s};
+    const char *weights = d->packed + phase->packed_at + first * size;
+    p.row = (ck_depthwise_row){.x_row = ck_pitch(w->row_at, w->rows) * v->row_step,
+                               .x_tap = ck_pitch(w->col_at, w->cols) * v->remainder_step,
+                               .x_step = w->col_step * v->remainder_step,
+                               .w_row = w->cols * filters,
+                               .w_tap = filters,
+                               .out_step = to->col,
+                               .add = s->add};
+    if (d->filter_in_place) {
+        weights = d->filter.data + phase->row_tap[0] * stride[0] + phase->col_tap[0] * stride[1] + first * stride[3];
+        p.row.w_row = ck_pitch(phase->row_tap, w->rows) * stride[0] / size;
+        p.row.w_tap = ck_pitch(phase->col_tap, w->cols) * stride[1] / size;
+    }
+    for (int64_t l = 0; l < lanes; l += d->lane_block)
+        for (int64_t i = 0; i < t->block.rows; i++) {
+            int64_t at = t->block.row0 + i;
+            ck_span rows = ck_taps_inside(v, w->row_at, w->rows, at, w->row_step, w->height);
+            rows.first = ck_max(rows.first, s->rows.first);
+            rows.last = ck_max(rows.first, ck_min(rows.last, s->rows.last));
+            int64_t row = at * w->row_step + w->row_at[rows.first < rows.last ? rows.first : 0];
+            p.row.tap_rows = rows.last - rows.first;
+            p.row.lanes = ck_min(d->lane_block, lanes - l);
+            p.x = v->data + ((row - v->row0) * v->row_step + l) * size;
+            p.w = weights + (rows.first * p.row.w_row + l) * size;
+            p.out = to->data + (i * to->row - t->block.col0 * to->col + l) * size;
+            int64_t below = at * w->row_step + w->row_at[w->rows - 1] + 1;
+            if (!v->padded && i + 1 < t->block.rows)
+                fetch_rows(&p, &t->block, below, below + w->row_step, l);
+            add_row(&p, &t->block);
+        }
 }
 
 static void store_tile(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const target *sums,
                        char *to)
 {
     const int64_t *stride = phase->out.stride;
-    int64_t size = ck_size(d->kernel->arithmetic);
-    if (phase->out_in_place) { /* flat sums */
-        for (int64_t c = 0; c < t->channels; c++)
+    int64_t size = ck_size(d->kernel->arithmetic), channels = t->groups * (d->gathers ? 1 : d->multiplier);
+    if (phase->out_in_place && d->planes) { /* flat sums */
+        for (int64_t c = 0; c < channels; c++)
             d->kernel->copy(t->block.rows, t->block.cols, sums->data + c * sums->channel * size, sums->row,
                             to + c * stride[3], stride[1] / size);
         return;
     }
     for (int64_t i = 0; i < t->block.rows; i++)
         ck_store_block(d->store, size, to + i * stride[1], stride[2], stride[3], sums->data + i * sums->row * size,
-                       sums->col, sums->channel, t->block.cols, t->channels, false);
+                       sums->col, sums->channel, t->block.cols, channels, false);
+}
+
+/* As many rows of taps as CK_SUM_BLOCK allows, or as many columns of one. */
+static taps block_of_taps(const ck_window *w)
+{
+    taps block = {{0, 1}, {0, w->cols}, false};
+    if (w->cols > CK_SUM_BLOCK)
+        block.cols.last = ck_sum_block(w->cols);
+    else
+        block.rows.last = ck_ceil_div(w->rows, ck_ceil_div(w->rows, CK_SUM_BLOCK / w->cols));
+    return block;
+}
+
+/* A tile's pixels of one phase; false if it does not fit the scratch memory. */
+static bool run_phase(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, ck_worker *worker)
+{
+    const ck_window *w = &phase->window;
+    const int64_t *stride = phase->out.stride;
+    int64_t size = ck_size(d->kernel->arithmetic), rows = t->block.rows, cols = t->block.cols;
+    int64_t image_first = t->group0 * (d->gathers ? d->multiplier : 1);
+    int64_t out_first = t->group0 * (d->gathers ? 1 : d->multiplier);
+    int64_t filters = t->groups * d->multiplier;
+    bool repeats = !d->planes && !d->gathers, folds = !d->planes && d->gathers && d->multiplier > 1;
+    char *scratch = ck_worker_scratch(worker);
+
+    ck_depthwise_view v;
+    ck_pixels pixels = d->pixels;
+    pixels.array.data += t->image * pixels.array.stride[0] + image_first * pixels.array.stride[3];
+    char *out = d->out_data + phase->out_at + t->image * stride[0] + t->block.row0 * stride[1] +
+                t->block.col0 * stride[2] + out_first * stride[3];
+    if (!ck_depthwise_look(d->kernel, w, &pixels, &t->block, d->gathers ? filters : t->groups,
+                           repeats ? d->multiplier : 1, d->planes, scratch, d->stage_bytes, &v))
+        return false;
+    bool flat = phase->flat && v.data == scratch, in_place = phase->out_in_place && !flat && !folds;
+    int64_t pitch = flat ? v.row_step : cols;
+    target to = {out, stride[1] / size, stride[2] / size, stride[3] / size};
+    if (!in_place) {
+        int64_t lanes = d->planes && d->gathers ? t->groups : filters;
+        to = d->planes ? (target){scratch + d->stage_bytes, pitch, 1, rows * pitch}
+                       : (target){scratch + d->stage_bytes, cols * lanes, lanes, 1};
+        if (rows * pitch * lanes * size > d->tile_bytes)
+            return false;
+    }
+    taps step = block_of_taps(w), s = {.add = false};
+    for (s.rows.first = 0; s.rows.first < w->rows; s.rows.first = s.rows.last)
+        for (s.cols.first = 0; s.cols.first < w->cols; s.cols.first = s.cols.last, s.add = true) {
+            if (s.add && ck_worker_stop(worker))
+                return true;
+            s.rows.last = ck_min(w->rows, s.rows.first + step.rows.last);
+            s.cols.last = ck_min(w->cols, s.cols.first + step.cols.last);
+            if (d->planes)
+                add_planes(d, phase, t, &v, &s, flat, &to);
+            else
+                add_lanes(d, phase, t, &v, &s, &to);
+        }
+    if (folds) {
+        d->kernel->fold(rows * cols * t->groups, d->multiplier, to.data, to.data);
+        to = (target){to.data, cols * t->groups, t->groups, 1};
+    }
+    if (!in_place)
+        store_tile(d, phase, t, &to, out);
+    return true;
 }
 
 static void depthwise_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_depthwise *d = ctx;
-    const ck_depthwise_phase *phase = phase_of(d, unit);
-    const ck_window *w = &phase->window;
-    const tile t = tile_of(d, phase, unit - phase->first_unit);
-    const int64_t *stride = phase->out.stride;
-    int64_t size = ck_size(d->kernel->arithmetic), taps = w->rows * w->cols;
-    int64_t rows = t.block.rows, cols = t.block.cols;
-    char *scratch = ck_worker_scratch(worker);
-
-    ck_depthwise_view v;
-    ck_pixels pixels = d->pixels;
-    pixels.array.data += t.image * pixels.array.stride[0] + t.channel0 * pixels.array.stride[3];
-    char *out = d->out_data + phase->out_at + t.image * stride[0] + t.block.row0 * stride[1] +
-                t.block.col0 * stride[2] + t.channel0 * stride[3];
-    if (!ck_depthwise_look(d->kernel, w, &pixels, &t.block, t.channels, d->planes, scratch, d->stage_bytes, &v)) {
-        ck_worker_fail(worker, CK_BAD_PLAN);
-        return;
-    }
-    bool flat = phase->flat && v.data == scratch, in_place = phase->out_in_place && !flat;
-    int64_t pitch = flat ? v.row_step : cols;
-    target to = {out, stride[1] / size, stride[2] / size, stride[3] / size};
-    if (!in_place) {
-        to = d->planes ? (target){scratch + d->stage_bytes, pitch, 1, rows * pitch}
-                       : (target){scratch + d->stage_bytes, cols * t.channels, t.channels, 1};
-        if (rows * pitch * t.channels * size > d->tile_bytes) {
+    const tile whole = tile_of(d, unit);
+    for (int64_t i = 0; i < d->phase_count; i++) {
+        const ck_window *w = &d->phases[i].window;
+        tile t = whole;
+        t.block.rows = ck_min(t.block.rows, w->out_height - t.block.row0);
+        t.block.cols = ck_min(t.block.cols, w->out_width - t.block.col0);
+        if (i && ck_worker_stop(worker))
+            return;
+        if (t.block.rows > 0 && t.block.cols > 0 && !run_phase(d, &d->phases[i], &t, worker)) {
             ck_worker_fail(worker, CK_BAD_PLAN);
             return;
         }
     }
-    int64_t at[CK_SUM_BLOCK], step = tap_block(w);
-    for (int64_t first = 0; first < taps; first += step) {
-        if (first && ck_worker_stop(worker))
-            return;
-        int64_t count = ck_min(step, taps - first);
-        for (int64_t tap = 0; tap < count; tap++)
-            at[tap] = ck_depthwise_at(&v, w, &t.block, (first + tap) / w->cols, (first + tap) % w->cols);
-        (flat ? add_flat_taps : add_taps)(d, phase, &t, &v, at, first, count, &to);
-    }
-    if (!in_place)
-        store_tile(d, phase, &t, &to, out);
 }
 
 int ck_depthwise_run(const ck_depthwise *d, const ck_job *limits)
 {
     ck_job job = *limits;
     job.ctx = (void *)d;
-    job.fn = pack_unit;
-    job.chunks = d->phase_count;
-    job.scratch_bytes = 0;
-    int code = ck_pool_run(&job);
-    if (code != CK_OK)
-        return code;
+    if (!d->filter_in_place) {
+        job.fn = pack_unit;
+        job.chunks = d->phase_count;
+        job.scratch_bytes = 0;
+        int code = ck_pool_run(&job);
+        if (code != CK_OK)
+            return code;
+    }
     job.fn = depthwise_unit;
-    job.chunks = d->units;
+    job.chunks = units_of(d);
     /* At least a byte, so that the parts have addresses where nothing is copied. */
     job.scratch_bytes = (size_t)ck_max(1, d->stage_bytes + d->tile_bytes);
     return ck_pool_run(&job);

@@ -43,7 +43,7 @@ static ck_block block_of(const ck_depthwise_gradient *g, int64_t number, int64_t
 typedef struct {
     const ck_depthwise_gradient *g;
     ck_depthwise_view x, dy;
-    const int64_t *at;
+    const int64_t *at; /* of planes: where the block's first pixel meets each of the taps */
     int64_t taps;
     int64_t channels;
     ck_block block;
@@ -62,25 +62,96 @@ static void add_plane(const part *p, const char *x, const char *dy, int64_t rows
                          lanes);
 }
 
-/* Adds a block's products for some taps in chains of at most CK_SUM_BLOCK terms; `sums` are those of the first tap. */
-static void add_taps(const part *p, int64_t dy_at, char *sums)
+/* Adds a block's products of one plane for some taps; `sums` are those of the first tap. */
+static void add_taps(const part *p, const char *x, const char *dy, char *sums)
 {
     const ck_depthwise_gradient *g = p->g;
-    const ck_depthwise_kernel *kernel = g->kernel;
-    int64_t size = ck_size(kernel->arithmetic), x_row = g->window.row_step * p->x.row_step;
-    int64_t terms = g->planes ? ck_ceil_div(p->block.cols, kernel->lanes) : p->block.cols;
-    int64_t most = ck_max(1, CK_SUM_BLOCK / terms);
-    for (int64_t c = 0; c < (g->planes ? p->channels : 1); c++, sums += taps_of(g) * kernel->lanes * size) {
-        const char *x = p->x.data + c * p->x.channel_step * size;
-        const char *dy = p->dy.data + (dy_at + c * p->dy.channel_step) * size;
-        for (int64_t i = 0; i < p->block.rows; i += most) {
-            int64_t rows = ck_min(most, p->block.rows - i);
-            const char *x_at = x + i * x_row * size, *dy_row = dy + i * p->dy.row_step * size;
-            if (g->planes)
-                add_plane(p, x_at, dy_row, rows, sums);
-            else
-                kernel->gradient(p->taps, p->at, p->channels, x_at, x_row, p->x.col_step, dy_row, p->dy.row_step,
-                                 p->dy.col_step, rows, p->block.cols, sums, sums_step(g));
+    int64_t size = ck_size(g->kernel->arithmetic), x_row = g->window.row_step * p->x.row_step;
+    int64_t most = ck_max(1, CK_SUM_BLOCK / ck_ceil_div(p->block.cols, g->kernel->lanes));
+    for (int64_t i = 0; i < p->block.rows; i += most)
+        add_plane(p, x + i * x_row * size, dy + i * p->dy.row_step * size, ck_min(most, p->block.rows - i), sums);
+}
+
+/* Adds a block's products, vectors along columns. */
+static void add_planes(part p, const ck_window *same, ck_worker *worker, char *sums)
+{
+    const ck_depthwise_gradient *g = p.g;
+    const ck_window *w = &g->window;
+    int64_t size = ck_size(g->kernel->arithmetic), lanes = g->kernel->lanes, taps = taps_of(g), at[CK_SUM_BLOCK];
+    int64_t dy_at = ck_depthwise_at(&p.dy, same, &p.block, 0, 0);
+    p.at = at;
+    for (int64_t first = 0; first < taps; first += CK_SUM_BLOCK) {
+        if (first && ck_worker_stop(worker))
+            return;
+        p.taps = ck_min(CK_SUM_BLOCK, taps - first);
+        for (int64_t tap = 0; tap < p.taps; tap++)
+            at[tap] = ck_depthwise_at(&p.x, w, &p.block, (first + tap) / w->cols, (first + tap) % w->cols);
+        for (int64_t c = 0; c < p.channels; c++)
+            add_taps(&p, p.x.data + c / g->multiplier * p.x.channel_step * size,
+                     p.dy.data + (dy_at + c * p.dy.channel_step) * size, sums + (c * taps + first) * lanes * size);
+    }
+}
+
+/* Pixels of one sum, so that those of a vector of channels stay in the first-level cache from a tap to the next. */
+enum { NEAR_PIXELS = 192 };
+
+/* Output pixels of a block that meet the same taps. */
+typedef struct {
+    ck_span rows, cols, tap_rows, tap_cols;
+} patch;
+
+static void add_patch(const part *p, const patch *some, char *sums)
+{
+    const ck_depthwise_gradient *g = p->g;
+    const ck_window *w = &g->window;
+    int64_t size = ck_size(g->kernel->arithmetic), a = some->tap_rows.first, b = some->tap_cols.first;
+    if (a >= some->tap_rows.last || b >= some->tap_cols.last)
+        return;
+    ck_depthwise_sums s = {.positions = some->cols.last - some->cols.first,
+                           .lanes = p->channels,
+                           .tap_rows = some->tap_rows.last - a,
+                           .tap_cols = some->tap_cols.last - b,
+                           .x_row = ck_pitch(w->row_at, w->rows) * p->x.row_step,
+                           .x_tap = ck_pitch(w->col_at, w->cols) * p->x.remainder_step,
+                           .x_down = w->row_step * p->x.row_step,
+                           .x_step = w->col_step * p->x.remainder_step,
+                           .dy_down = p->dy.row_step,
+                           .dy_step = p->dy.remainder_step,
+                           .sums = sums + (a * w->cols + b) * sums_step(g) * size,
+                           .sums_row = w->cols * sums_step(g),
+                           .sums_tap = sums_step(g)};
+    int64_t most = ck_max(1, NEAR_PIXELS / w->row_step / s.positions);
+    int64_t col = some->cols.first * w->col_step + w->col_at[b] - p->x.col0;
+    for (int64_t i = some->rows.first; i < some->rows.last; i += most) {
+        int64_t row = i * w->row_step + w->row_at[a] - p->x.row0;
+        s.rows = ck_min(most, some->rows.last - i);
+        s.x = p->x.data + (row * p->x.row_step + col * p->x.remainder_step) * size;
+        s.dy = p->dy.data + ((i - p->dy.row0) * p->dy.row_step + (some->cols.first - p->dy.col0) * p->dy.remainder_step) * size;
+        g->kernel->by_sums(&s);
+    }
+}
+
+/* The output pixels from `at` on along an axis that meet the same taps: as many as have whole windows, or a single one. */
+static ck_span alike(ck_span whole, int64_t at)
+{
+    return at == whole.first && whole.first < whole.last ? whole : (ck_span){at, at + 1};
+}
+
+/* Adds a block's products, channels last. */
+static void add_lanes(const part *p, char *sums)
+{
+    const ck_window *w = &p->g->window;
+    const ck_block *block = &p->block;
+    ck_span rows = ck_whole_windows(&p->x, w->row_at, w->rows, w->row_step, w->height, block->row0, block->rows);
+    ck_span cols = ck_whole_windows(&p->x, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
+    patch some = {.rows.last = block->row0};
+    while (some.rows.last < block->row0 + block->rows) {
+        some.rows = alike(rows, some.rows.last);
+        some.tap_rows = ck_taps_inside(&p->x, w->row_at, w->rows, some.rows.first, w->row_step, w->height);
+        for (some.cols.last = block->col0; some.cols.last < block->col0 + block->cols;) {
+            some.cols = alike(cols, some.cols.last);
+            some.tap_cols = ck_taps_inside(&p->x, w->col_at, w->cols, some.cols.first, w->col_step, w->width);
+            add_patch(p, &some, sums);
         }
     }
 }
@@ -92,25 +163,21 @@ static bool add_block(const ck_depthwise_gradient *g, int64_t channel0, int64_t 
     static const int64_t here = 0;
     const ck_window *w = &g->window;
     const ck_window same = {w->out_height, w->out_width, w->out_height, w->out_width, 1, 1, 1, 1, &here, &here};
-    int64_t size = ck_size(g->kernel->arithmetic), taps = taps_of(g), image, at[CK_SUM_BLOCK];
+    int64_t image;
     char *scratch = ck_worker_scratch(worker);
-    part p = {.g = g, .at = at, .channels = channels, .block = block_of(g, number, &image)};
+    part p = {.g = g, .channels = channels, .block = block_of(g, number, &image)};
     ck_pixels x = g->pixels, dy = g->gradients;
-    x.array.data += image * x.array.stride[0] + channel0 * x.array.stride[3];
+    x.array.data += image * x.array.stride[0] + channel0 / g->multiplier * x.array.stride[3];
     dy.array.data += image * dy.array.stride[0] + channel0 * dy.array.stride[3];
-    if (!ck_depthwise_look(g->kernel, w, &x, &p.block, channels, g->planes, scratch, g->stage_bytes, &p.x) ||
-        !ck_depthwise_look(g->kernel, &same, &dy, &p.block, channels, g->planes, scratch + g->stage_bytes,
+    if (!ck_depthwise_look(g->kernel, w, &x, &p.block, channels / g->multiplier, g->planes ? 1 : g->multiplier,
+                           g->planes, scratch, g->stage_bytes, &p.x) ||
+        !ck_depthwise_look(g->kernel, &same, &dy, &p.block, channels, 1, g->planes, scratch + g->stage_bytes,
                            g->gradient_bytes, &p.dy))
         return false;
-    int64_t dy_at = ck_depthwise_at(&p.dy, &same, &p.block, 0, 0);
-    for (int64_t first = 0; first < taps; first += CK_SUM_BLOCK) {
-        if (first && ck_worker_stop(worker))
-            return true;
-        p.taps = ck_min(CK_SUM_BLOCK, taps - first);
-        for (int64_t tap = 0; tap < p.taps; tap++)
-            at[tap] = ck_depthwise_at(&p.x, w, &p.block, (first + tap) / w->cols, (first + tap) % w->cols);
-        add_taps(&p, dy_at, sums + first * (g->planes ? g->kernel->lanes : sums_step(g)) * size);
-    }
+    if (g->planes)
+        add_planes(p, &same, worker, sums);
+    else
+        add_lanes(&p, sums);
     return true;
 }
 

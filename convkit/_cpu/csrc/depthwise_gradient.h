@@ -17,7 +17,7 @@ typedef struct {
     ck_array out;                /* tap row, tap column, unused, channel */
     ck_store_fn store;
     bool accumulate;
-    int64_t images, channels;
+    int64_t images, channels, multiplier; /* channels are the gradient's: so many of them to one of the image */
     int64_t row_block, col_block; /* pixels of one block; a row of one takes at most CK_SUM_BLOCK vectors */
     int64_t channel_block;
     int64_t slices, slice_blocks;

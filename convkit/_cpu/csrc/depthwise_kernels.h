@@ -4,13 +4,27 @@
 
 #include "kernels.h"
 
-/* out[p][l] = sum over the taps t of x[at[t] + p * x_step + l] * w[t][l], plus what out holds if `add`, for
- * p < positions and l < lanes.  In `by_lane`, w[t][l] is w[t * w_step + l]; in `by_tap` it is w[t], the same for all
- * lanes.  One chain per sum: the caller passes at most CK_SUM_BLOCK taps.  Exactly what the formula names is read and
- * written; no alignment is needed.  out must not overlap x or w. */
+/* A row of output pixels and the taps that they meet, channels last:
+ * out[p * out_step + l] = sum over the taps (a, b) of x[a * x_row + b * x_tap + p * x_step + l] * w[a * w_row + b * w_tap
+ * + l], plus what out holds if `add`, for p < positions and l < lanes.  One chain per sum, in the order of the taps: the
+ * caller passes at most CK_SUM_BLOCK of them, perhaps none.  Steps are in elements and may be negative.  Exactly what
+ * the formula names is read and written; no alignment is needed.  out must not overlap x or w. */
+typedef struct {
+    int64_t positions, lanes, tap_rows, tap_cols;
+    const void *x, *w;
+    int64_t x_row, x_tap, x_step, w_row, w_tap;
+    void *out;
+    int64_t out_step;
+    bool add;
+} ck_depthwise_row;
+
+typedef void (*ck_depthwise_row_fn)(const ck_depthwise_row *row);
+
+/* out[p][l] = sum over the taps t of x[at[t] + p * x_step + l] * w[t], plus what out holds if `add`, for p < positions
+ * and l < lanes; otherwise as above. */
 typedef void (*ck_depthwise_forward_fn)(int64_t positions, int64_t lanes, const void *x, int64_t x_step,
-                                        const int64_t *at, int64_t taps, const void *w, int64_t w_step, void *out,
-                                        int64_t out_step, bool add);
+                                        const int64_t *at, int64_t taps, const void *w, void *out, int64_t out_step,
+                                        bool add);
 
 /* As `by_tap`, for rows of taps that lie as rows of x do: at[a * tap_cols + b] = at[b] + a * x_step.  Each vector of x
  * then serves all the positions that meet it. */
@@ -25,19 +39,40 @@ typedef void (*ck_depthwise_gradient_fn)(int64_t taps, const int64_t *at, int64_
                                          int64_t x_step, const void *dy, int64_t dy_row, int64_t dy_step, int64_t rows,
                                          int64_t count, void *sums, int64_t sums_step);
 
+/* A block of output pixels and the taps that they all meet, channels last:
+ * sums[a * sums_row + b * sums_tap + l] += sum over r < rows and p < positions of
+ * x[a * x_row + b * x_tap + r * x_down + p * x_step + l] * dy[r * dy_down + p * dy_step + l], for l < lanes; rows *
+ * positions is at most CK_SUM_BLOCK, and otherwise as the function above. */
+typedef struct {
+    int64_t rows, positions, lanes, tap_rows, tap_cols;
+    const void *x, *dy;
+    int64_t x_row, x_tap, x_down, x_step, dy_down, dy_step;
+    void *sums;
+    int64_t sums_row, sums_tap;
+} ck_depthwise_sums;
+
+typedef void (*ck_depthwise_sums_fn)(const ck_depthwise_sums *sums);
+
 /* Copies rows of n numbers; short ones too cost a few nanoseconds only. */
 typedef void (*ck_depthwise_copy_fn)(int64_t rows, int64_t n, const void *from, int64_t from_row, void *to,
                                      int64_t to_row);
+
+/* `repeat`: to[i * times + j] = from[i] for i < count and j < times; `fold`: to[i] = sum over j of from[i * times + j].
+ * The last number read by `repeat` may be the last one written, and `fold` may start where it reads. */
+typedef void (*ck_depthwise_times_fn)(int64_t count, int64_t times, const void *from, void *to);
 
 typedef struct {
     const char *name; /* depthwise_<src>_<filter>_<acc>_<positions>x<lanes>_<isa> */
     ck_isa isa;
     ck_type arithmetic;
     int64_t lanes; /* of one vector */
-    ck_depthwise_forward_fn by_lane, by_tap;
+    ck_depthwise_row_fn by_row;
+    ck_depthwise_forward_fn by_tap;
     ck_depthwise_grid_fn by_grid;
     ck_depthwise_gradient_fn gradient;
+    ck_depthwise_sums_fn by_sums;
     ck_depthwise_copy_fn copy;
+    ck_depthwise_times_fn repeat, fold;
 } ck_depthwise_kernel;
 
 /* All kernels that are built in, NULL at the end; lowest level first. */
