@@ -13,6 +13,10 @@ from .depthwise_tiles import DepthwiseGradientSpec, DepthwiseSpec
 from .families import EmptyPlan, EnginePlan, ZeroPlan, limit_of, padded_sentence, reasons
 from .machine import Machine
 
+# Filters of a channel beyond which products are faster, but for the input gradient: with 8 these kernels are twice as
+# fast on an AMD EPYC 7003, with 16 half as fast.
+MOST_FILTERS = 8
+
 
 @functools.lru_cache(maxsize=256)
 def _spec(problem: Problem, machine: Machine) -> DepthwiseSpec | DepthwiseGradientSpec:
@@ -51,6 +55,12 @@ class Depthwise(Implementation):
             _spec(problem, machine)
         except WorkspaceError as error:
             return NeedsWorkspace(error)
+        return None
+
+    def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        filters = problem.geometry.group_out
+        if filters > MOST_FILTERS and problem.op != "conv2d_backprop_input":
+            return f"each channel has {filters} filters, enough to fill the register tiles of a product"
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:
