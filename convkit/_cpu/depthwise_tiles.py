@@ -30,6 +30,8 @@ LEAST_LANES = 16
 MOST_SUMS = 16384
 # With fewer channels than this side by side, vectors run along the columns.
 FEW_CHANNELS = 4
+# As NEAR_PIXELS in depthwise_gradient.c.
+NEAR_PIXELS = 192
 # No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
 MOST_PARTIAL_BYTES = 16 * 2**20
 
@@ -308,11 +310,27 @@ def _tile(spec: DepthwiseSpec, window: Window, lanes: int, machine: Machine) -> 
 
     while _numbers(window, tile) > elements and (smaller := _shrink(tile, spec.planes, lanes)):
         tile = smaller
-    while (
-        tiles() < TILES and _flops(window, tile) * ways > LEAST_TILE_FLOPS and (smaller := _shrink(tile, spec.planes, lanes))
-    ):
+    while tiles() < TILES and ways * _flops(window, tile) > LEAST_TILE_FLOPS:
+        smaller = _shrink(tile, spec.planes, lanes)
+        if smaller is None:
+            break
         tile = smaller
     return tile
+
+
+def _borders(window: Window, axis: int) -> tuple[int, int]:
+    """Return how many output pixels along an axis meet all taps, and how many only some of them."""
+    at, step = (window.row_at, window.col_at)[axis], window.steps[axis]
+    size, count = window.size[axis], window.out_size[axis]
+    whole = sum(at[0] + i * step >= 0 and at[-1] + i * step < size for i in range(count))
+    return whole, count - whole
+
+
+def _patches(window: Window) -> int:
+    """Return about how many sums of neighbouring pixels are added up for an image, channels last."""
+    (rows, above), (columns, beside) = (_borders(window, axis) for axis in (0, 1))
+    near = max(1, NEAR_PIXELS // window.steps[0] // max(1, columns))
+    return (above + -(-rows // near)) * (beside + min(1, columns))
 
 
 def filter_gradient_spec(
@@ -347,6 +365,8 @@ def filter_gradient_spec(
         block = block[0], block[1], _half(block[2], unit)
     tiles = -(-g.groups // block[2])
     wanted = max(1, wanted // tiles)
+    if not planes:
+        wanted = max(wanted, min(TILES, -(-g.batch * _patches(window) // SUM_BLOCK)))
     while blocks() < wanted and block[0] > 1:
         block = _half(block[0]), block[1], block[2]
     block = block[0], block[1], block[2] * times

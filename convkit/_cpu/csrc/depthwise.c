@@ -214,8 +214,8 @@ typedef struct {
     char *out;         /* at output column 0 */
 } pixel_row;
 
-/* Pixels that all meet the taps of `cols`. */
-static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols)
+/* Pixels that all meet the taps of `cols`; `left`, `right`: but for the first tap of the first, the last of the last. */
+static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols, bool left, bool right)
 {
     int64_t size = ck_size(p->d->kernel->arithmetic);
     cols.first = ck_max(cols.first, p->taps->cols.first);
@@ -223,10 +223,34 @@ static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols)
     int64_t column = first * p->window->col_step + p->window->col_at[cols.first < cols.last ? cols.first : 0];
     p->row.positions = count;
     p->row.tap_cols = cols.last - cols.first;
+    p->row.left = left;
+    p->row.right = right;
     p->row.x = p->x + (column - p->view->col0) * p->view->remainder_step * size;
     p->row.w = p->w + cols.first * p->row.w_tap * size;
     p->row.out = p->out + first * p->row.out_step * size;
     p->d->kernel->by_row(&p->row);
+}
+
+static void add_row(pixel_row *p, const ck_block *block)
+{
+    const ck_window *w = p->window;
+    const int64_t end = block->col0 + block->cols;
+    ck_span whole = ck_whole_windows(p->view, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
+    ck_span most = whole;
+    /* A pixel that misses one column of taps is summed with those that miss none. */
+    if (w->cols > 1 && whole.first < whole.last && p->taps->cols.first == 0 && p->taps->cols.last == w->cols) {
+        ck_span before = ck_taps_inside(p->view, w->col_at, w->cols, whole.first - 1, w->col_step, w->width);
+        ck_span after = ck_taps_inside(p->view, w->col_at, w->cols, whole.last, w->col_step, w->width);
+        most.first -= whole.first > block->col0 && before.first == 1 && before.last == w->cols;
+        most.last += whole.last < end && after.first == 0 && after.last == w->cols - 1;
+    }
+    for (int64_t j = block->col0; j < end; j++)
+        if (j == most.first && most.first < most.last) {
+            add_pixels(p, j, most.last - j, (ck_span){0, w->cols}, most.first < whole.first, most.last > whole.last);
+            j = most.last - 1;
+        } else {
+            add_pixels(p, j, 1, ck_taps_inside(p->view, w->col_at, w->cols, j, w->col_step, w->width), false, false);
+        }
 }
 
 /* Rows of the image from `first` to `last` - 1 that the next row of pixels meets first: asked for while this one is
@@ -243,19 +267,6 @@ static void fetch_rows(const pixel_row *p, const ck_block *block, int64_t first,
             const char *from = v->data + (row * v->row_step + col * v->remainder_step + lane) * size;
             for (int64_t at = 0; at < bytes; at += CACHE_LINE)
                 __builtin_prefetch(from + at);
-        }
-}
-
-static void add_row(pixel_row *p, const ck_block *block)
-{
-    const ck_window *w = p->window;
-    ck_span whole = ck_whole_windows(p->view, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
-    for (int64_t j = block->col0; j < block->col0 + block->cols; j++)
-        if (j == whole.first && whole.first < whole.last) {
-            add_pixels(p, j, whole.last - j, (ck_span){0, w->cols});
-            j = whole.last - 1;
-        } else {
-            add_pixels(p, j, 1, ck_taps_inside(p->view, w->col_at, w->cols, j, w->col_step, w->width));
         }
 }
 
