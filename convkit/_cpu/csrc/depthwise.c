@@ -48,7 +48,8 @@ bool ck_depthwise_look(const ck_depthwise_kernel *kernel, const ck_window *w, co
     bool inside = row0 >= 0 && col0 >= 0 && row0 + rows <= w->height && col0 + cols <= w->width;
     if (pixels->plain && (planes ? inside && w->col_step == 1 : repeats == 1)) {
         int64_t pixel = a->stride[2] / size;
-        *v = (ck_depthwise_view){a->data, 0, 0, a->stride[1] / size, w->col_step * pixel, pixel, a->stride[3] / size, inside};
+        int64_t row = a->stride[1] / size, channel = a->stride[3] / size;
+        *v = (ck_depthwise_view){a->data, 0, 0, row, w->col_step * pixel, pixel, channel, inside};
         return true;
     }
     if (!planes) {
@@ -214,7 +215,7 @@ typedef struct {
     char *out;         /* at output column 0 */
 } pixel_row;
 
-/* Pixels that all meet the taps of `cols`; `left`, `right`: but for the first tap of the first, the last of the last. */
+/* Pixels that all meet the taps of `cols`; `left`, `right`: but the first tap of the first, the last of the last. */
 static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols, bool left, bool right)
 {
     int64_t size = ck_size(p->d->kernel->arithmetic);

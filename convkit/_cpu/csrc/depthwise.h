@@ -26,9 +26,9 @@ typedef struct {
 } ck_depthwise_view;
 
 /* Shows what the window reaches from the block, of one image: where it lies if it is plain and, along columns, all
- * inside, or else copied to `scratch`, padded with zeros.  pixels->array.data is the image's first channel of the block.
- * `planes`: vectors run along columns; if not, each channel is there `repeats` times.  False, and nothing is written, if
- * it takes more than `bytes`. */
+ * inside, or else copied to `scratch`, padded with zeros.  pixels->array.data is the image's first channel of the
+ * block.  `planes`: vectors run along columns; if not, each channel is there `repeats` times.  False, and nothing is
+ * written, if it takes more than `bytes`. */
 bool ck_depthwise_look(const ck_depthwise_kernel *kernel, const ck_window *window, const ck_pixels *pixels,
                        const ck_block *block, int64_t channels, int64_t repeats, bool planes, char *scratch,
                        int64_t bytes, ck_depthwise_view *view);
@@ -41,8 +41,8 @@ typedef struct {
     int64_t first, last;
 } ck_span;
 
-/* Channels last, the taps that output pixel `at` meets along an axis: all of them in a padded view, or else those inside
- * the image of `size` pixels.  `taps_at` must ascend evenly, as every window's do here. */
+/* Channels last, the taps that output pixel `at` meets along an axis: all of them in a padded view, or else those
+ * inside the image of `size` pixels.  `taps_at` must ascend evenly, as every window's do here. */
 static inline ck_span ck_taps_inside(const ck_depthwise_view *view, const int64_t *taps_at, int64_t taps, int64_t at,
                                      int64_t step, int64_t size)
 {
@@ -57,8 +57,8 @@ static inline ck_span ck_taps_inside(const ck_depthwise_view *view, const int64_
 }
 
 /* Of the output pixels `start` to `start + count - 1` along an axis, those that meet all taps. */
-static inline ck_span ck_whole_windows(const ck_depthwise_view *view, const int64_t *taps_at, int64_t taps, int64_t step,
-                                       int64_t size, int64_t start, int64_t count)
+static inline ck_span ck_whole_windows(const ck_depthwise_view *view, const int64_t *taps_at, int64_t taps,
+                                       int64_t step, int64_t size, int64_t start, int64_t count)
 {
     ck_span span = {start, start + count};
     if (view->padded)

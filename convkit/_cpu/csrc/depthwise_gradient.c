@@ -122,16 +122,17 @@ static void add_patch(const part *p, const patch *some, char *sums)
                            .sums_tap = sums_step(g)};
     int64_t most = ck_max(1, NEAR_PIXELS / w->row_step / s.positions);
     int64_t col = some->cols.first * w->col_step + w->col_at[b] - p->x.col0;
+    int64_t dy_col = some->cols.first - p->dy.col0;
     for (int64_t i = some->rows.first; i < some->rows.last; i += most) {
         int64_t row = i * w->row_step + w->row_at[a] - p->x.row0;
         s.rows = ck_min(most, some->rows.last - i);
         s.x = p->x.data + (row * p->x.row_step + col * p->x.remainder_step) * size;
-        s.dy = p->dy.data + ((i - p->dy.row0) * p->dy.row_step + (some->cols.first - p->dy.col0) * p->dy.remainder_step) * size;
+        s.dy = p->dy.data + ((i - p->dy.row0) * p->dy.row_step + dy_col * p->dy.remainder_step) * size;
         g->kernel->by_sums(&s);
     }
 }
 
-/* The output pixels from `at` on along an axis that meet the same taps: as many as have whole windows, or a single one. */
+/* The output pixels from `at` on along an axis that meet the same taps: those with whole windows, or a single one. */
 static ck_span alike(ck_span whole, int64_t at)
 {
     return at == whole.first && whole.first < whole.last ? whole : (ck_span){at, at + 1};

@@ -5,12 +5,12 @@
 #include "kernels.h"
 
 /* A row of output pixels and the taps that they meet, channels last:
- * out[p * out_step + l] = sum over the taps (a, b) of x[a * x_row + b * x_tap + p * x_step + l] * w[a * w_row + b * w_tap
- * + l], plus what out holds if `add`, for p < positions and l < lanes.  One chain per sum, in the order of the taps: the
- * caller passes at most CK_SUM_BLOCK of them, perhaps none.  Steps are in elements and may be negative.  Exactly what
- * the formula names is read and written; no alignment is needed.  out must not overlap x or w.  With `left`, what the
- * first tap column meets from the first pixel counts as zero and is not read; with `right`, what the last tap column
- * meets from the last pixel; tap_cols is then at least 2. */
+ * out[p * out_step + l] = sum over the taps (a, b) of x[a * x_row + b * x_tap + p * x_step + l] *
+ * w[a * w_row + b * w_tap + l], plus what out holds if `add`, for p < positions and l < lanes.  One chain per sum, in
+ * the order of the taps: the caller passes at most CK_SUM_BLOCK of them, perhaps none.  Steps are in elements and may
+ * be negative.  With `left`, what the first tap column meets from the first pixel counts as zero and is not read; with
+ * `right`, what the last tap column meets from the last pixel; tap_cols is then at least 2.  Otherwise exactly what the
+ * formula names is read and written; no alignment is needed.  out must not overlap x or w. */
 typedef struct {
     int64_t positions, lanes, tap_rows, tap_cols;
     const void *x, *w;
