@@ -306,7 +306,7 @@ static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, co
             p.w = weights + (rows.first * p.row.w_row + l) * size;
             p.out = to->data + (i * to->row - t->block.col0 * to->col + l) * size;
             int64_t below = at * w->row_step + w->row_at[w->rows - 1] + 1;
-            if (!v->padded && i + 1 < t->block.rows)
+            if (!v->padded && phase == d->phases && i + 1 < t->block.rows) /* later phases read the same pixels */
                 fetch_rows(&p, &t->block, below, below + w->row_step, l);
             add_row(&p, &t->block);
         }
