@@ -224,13 +224,14 @@ cdef extern from "direct.h" nogil:
         ck_store_fn store
         int64_t images, groups, in_channels, out_channels, phase_count
         const ck_direct_phase *phases
-        int64_t units, packs, image_block, row_block, col_block, panel_block
+        int64_t units, packs, pixel_block, image_block, row_block, col_block, panel_block, term_block
         char *packed
-        int64_t stage_bytes, tile_bytes
+        int64_t stage_bytes, filter_bytes, tile_bytes
 
     int64_t ck_direct_units(const ck_direct *, const ck_direct_phase *)
+    int64_t ck_direct_packs(const ck_direct *, const ck_direct_phase *)
     int ck_direct_pack(const ck_direct *, const ck_job *)
-    int ck_direct_run_packed(const ck_direct *, const ck_job *)
+    int ck_direct_compute(const ck_direct *, const ck_job *)
     int ck_direct_run(const ck_direct *, const ck_job *)
 
 
@@ -789,8 +790,8 @@ cdef class Direct(Run):
         d.image_group, d.filter_group, d.out_group = spec.group_bytes
         d.images, d.groups = spec.images, spec.groups
         d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
-        d.image_block, d.row_block, d.col_block, d.panel_block = spec.tile
-        d.stage_bytes, d.tile_bytes = spec.scratch
+        d.pixel_block, d.image_block, d.row_block, d.col_block, d.panel_block, d.term_block = spec.tile
+        d.stage_bytes, d.filter_bytes, d.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         d.phases = self.phases
         d.phase_count = len(spec.phases)
@@ -803,19 +804,17 @@ cdef class Direct(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at = s.out_at
-            phase.in_place, phase.out_in_place = s.in_place, spec.out_in_place
+            phase.in_place, phase.out_in_place = s.in_place, s.out_in_place
             phase.first_unit, phase.first_pack, phase.packed_at = d.units, d.packs, packed
             taps = phase.window.rows * phase.window.cols
             d.units += ck_direct_units(d, phase)
-            d.packs += d.groups * panels * taps
+            d.packs += ck_direct_packs(d, phase)
             packed += d.groups * panels * taps * d.in_channels * d.kernel.columns * size
         d.store = ck_storer(&self.phases[0].out, self.arithmetic)
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         cdef ck_direct *d = <ck_direct *>run
-        if self.shared_bytes:
-            return ck_direct_run(d, job)
-        return ck_direct_pack(d, job) if d.out_data == NULL else ck_direct_run_packed(d, job)
+        return ck_direct_run(d, job)
 
     def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
         """Compute; the arrays must lie as the specification says."""
@@ -832,6 +831,10 @@ cdef class Packer(Direct):
     def __init__(self, spec):
         Direct.__init__(self, spec)
         self.shared_bytes = 0
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        cdef ck_direct *d = <ck_direct *>run
+        return ck_direct_pack(d, job) if d.out_data == NULL else ck_direct_compute(d, job)
 
     cdef int start_with(self, ck_direct *d, cnp.ndarray memory, int threads, int workers) except -1:
         cdef char *unused = NULL

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .._arrays import Operand
 from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
 from . import plan
 from .isa import Tile, tile_for
-from .layouts import is_plain, settle_strides
+from .layouts import Kind, is_plain, pixel_layout, settle_strides
 from .machine import Machine
 from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Phase, Window
 
@@ -22,6 +23,15 @@ SUMS_PARTS = 8
 # elements more move each pixel to other sets.  On an AMD EPYC 9004 that made 1x1 layers 1.2 to 1.3 times as fast.
 CONFLICT_BYTES = 2048
 PITCH = 16
+# Terms that a register tile sums at a time: a panel of so many takes half of a first-level cache of 32 KiB.
+TERM_BLOCK = 512
+PATCHES_PART = 1/4
+PANELS_PART = 1/4
+# Copying patches pays when so many panels share them; a tile is not cut below the least, for the same reason.
+GATHERED_PANELS = 8
+LEAST_PANELS = 4
+LEAST_PIXELS = 96
+GATHERED_TILES = 16
 # No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
 MOST_PARTIAL_BYTES = 24 * 2**20
 
@@ -36,6 +46,18 @@ class DirectPhase:
     row_tap: tuple[int, ...]
     col_tap: tuple[int, ...]
     in_place: bool
+    out_in_place: bool
+
+
+class DirectTile(NamedTuple):
+    """The blocks of `ck_direct` in direct.h."""
+
+    pixels: int  # 0: walking
+    images: int
+    rows: int
+    columns: int
+    panels: int
+    terms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +72,15 @@ class DirectSpec:
     filter: Operand
     filter_strides: tuple[int, int, int, int]
     out: Operand
-    out_in_place: bool
     group_bytes: tuple[int, int, int]
     images: int
     groups: int
     in_channels: int
     out_channels: int
     phases: tuple[DirectPhase, ...]
-    tile: tuple[int, int, int, int]
-    scratch: tuple[int, int]
+    tile: DirectTile
+    scratch: tuple[int, int, int]
+    packed_bytes: int
     shared_bytes: int
     fills_all: bool
 
@@ -107,15 +129,15 @@ def forward_spec(
         filter=filter,
         filter_strides=(s_a, s_b, s_i, s_o),
         out=out,
-        out_in_place=False,
         group_bytes=(g.group_in * image.strides[3], g.group_out * s_o, g.group_out * out.strides[3]),
         images=g.batch,
         groups=g.groups,
         in_channels=g.group_in,
         out_channels=g.group_out,
         phases=(),
-        tile=(1, 1, 1, 1),
-        scratch=(0, 0),
+        tile=DirectTile(0, 1, 1, 1, 1, 1),
+        scratch=(0, 0, 0),
+        packed_bytes=0,
         shared_bytes=0,
         fills_all=True,
     )
@@ -139,15 +161,15 @@ def gather_spec(
         filter=filter,
         filter_strides=(s_a, s_b, s_o, s_i),
         out=out,
-        out_in_place=False,
         group_bytes=(g.group_out * gradient.strides[3], g.group_out * s_o, g.group_in * out.strides[3]),
         images=g.batch,
         groups=g.groups,
         in_channels=g.group_out,
         out_channels=g.group_in,
         phases=(),
-        tile=(1, 1, 1, 1),
-        scratch=(0, 0),
+        tile=DirectTile(0, 1, 1, 1, 1, 1),
+        scratch=(0, 0, 0),
+        packed_bytes=0,
         shared_bytes=0,
         fills_all=plan.fills_all(g, phases),
     )
@@ -187,58 +209,135 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
     panels = -(-draft.out_channels // width)
     taps = sum(phase.window.taps for phase in phases)
     packed = taps * draft.in_channels * draft.groups * panels * width * size
-    whole = draft.out_channels % width == 0
-    draft = replace(
-        draft,
-        out_in_place=whole and is_plain(draft.out, draft.arithmetic),
-        phases=tuple(
-            DirectPhase(
-                window=phase.window,
-                out_strides=phase.out_strides,
-                out_at=phase.out_at,
-                row_tap=phase.row_tap,
-                col_tap=phase.col_tap,
-                in_place=draft.image_plain and not draft.pitch and _stays_inside(phase.window),
-            )
-            for phase in phases
-        ),
-        shared_bytes=packed,
-    )
     window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
-    tile = _tile(draft, window, panels, register, machine)
+    gathers = _gathers(draft, window, panels)
+    whole = draft.out_channels % width == 0
+    place = _gathered_phase if gathers else _walked_phase
+    draft = replace(draft, phases=tuple(place(draft, phase, whole) for phase in phases), packed_bytes=packed)
+    tile = (_gathered_tile if gathers else _walked_tile)(draft, window, panels, register, machine)
     while True:
-        scratch = _scratch(draft, tile, width)
-        if packed + sum(scratch) <= limit:
-            return replace(draft, tile=tile, scratch=scratch)
-        images, rows, columns, panel_block = tile
-        if images > 1:
-            tile = (-(-images // 2), rows, columns, panel_block)
-        elif rows > 1:
-            tile = (1, -(-rows // 2), columns, panel_block)
-        elif panel_block > 1:
-            tile = (1, 1, columns, -(-panel_block // 2))
-        elif columns > 1:
-            tile = (1, 1, -(-columns // 2), 1)
-        else:
-            raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+        # Where one tile holds all pixels, nobody else would use what it packs.
+        once = _pixel_tiles(draft, window, tile) == 1
+        for shared in (0,) if once else (packed, 0):
+            scratch = _scratch(draft, tile, width, shared == 0)
+            if shared <= limit // 2 and shared + sum(scratch) <= limit:
+                return replace(draft, tile=tile, scratch=scratch, shared_bytes=shared)
+        smaller = _smaller(tile)
+        if smaller is None:
+            raise WorkspaceError(plan.too_small(sum(scratch), limit))
+        tile = smaller
 
 
-def _scratch(spec: DirectSpec, tile: tuple[int, int, int, int], width: int) -> tuple[int, int]:
-    """Return the bytes of pixels and of sums that the largest tile of any phase takes."""
-    images, rows, columns, panel_block = tile
+def _smaller(tile: DirectTile) -> DirectTile | None:
+    """Return a tile that takes about half the scratch memory, or None; blocks of terms stay, and so do all bits."""
+    for name in ("pixels", "images", "rows", "panels", "columns"):
+        if (length := getattr(tile, name)) > 1:
+            return tile._replace(**{name: -(-length // 2)})
+    return None
+
+
+def _gathers(spec: DirectSpec, window: Window, panels: int) -> bool:
+    """Tell whether copying patches is better than copying the image: see `ck_direct`."""
+    image = spec.image
+    if image.strides[3] != image.itemsize:
+        return False
+    return window.taps == 1 or panels >= GATHERED_PANELS
+
+
+def _walked_phase(spec: DirectSpec, phase: Phase, whole: bool) -> DirectPhase:
+    return DirectPhase(
+        window=phase.window,
+        out_strides=phase.out_strides,
+        out_at=phase.out_at,
+        row_tap=phase.row_tap,
+        col_tap=phase.col_tap,
+        in_place=spec.image_plain and not spec.pitch and _stays_inside(phase.window),
+        out_in_place=whole and is_plain(spec.out, spec.arithmetic),
+    )
+
+
+def _gathered_phase(spec: DirectSpec, phase: Phase, whole: bool) -> DirectPhase:
+    layout, across = pixel_layout(spec.image, spec.arithmetic)
+    even = layout.kind is Kind.ROWS and (across or spec.images == 1)
+    strides = phase.out_strides
+    out_even = whole and phase.out_layout.kind is Kind.ROWS and (phase.out_uniform or spec.images == 1)
+    if out_even:
+        strides = (strides[0], strides[1], phase.out_layout.ld * spec.out.itemsize, strides[3])
+    return DirectPhase(
+        window=phase.window,
+        out_strides=strides,
+        out_at=phase.out_at,
+        row_tap=phase.row_tap,
+        col_tap=phase.col_tap,
+        in_place=even and not spec.pitch and plan.is_whole_image(phase.window),
+        out_in_place=out_even,
+    )
+
+
+def _pixel_tiles(spec: DirectSpec, window: Window, tile: DirectTile) -> int:
+    """Return how many tiles of pixels a phase is cut into."""
+    if tile.pixels:
+        return -(-spec.images * window.grid // tile.pixels)
+    across = -(-window.out_size[0] // tile.rows) * -(-window.out_size[1] // tile.columns)
+    return -(-spec.images // tile.images) * across
+
+
+def _scratch(spec: DirectSpec, tile: DirectTile, width: int, packs: bool) -> tuple[int, int, int]:
+    """Return the bytes of pixels, of packed filter and of sums that the largest tile of any phase takes."""
     size = plan.size_of(spec.arithmetic)
-    staged, sums = 0, 0
+    staged, filters, sums = 0, 0, 0
     for phase in spec.phases:
-        high, wide = min(rows, phase.window.out_size[0]), min(columns, phase.window.out_size[1])
+        window = phase.window
+        terms = min(tile.terms, window.taps * spec.in_channels)
+        if tile.pixels:
+            pixels = min(tile.pixels, spec.images * window.grid)
+            numbers = pixels * terms
+        else:
+            high, wide = min(tile.rows, window.out_size[0]), min(tile.columns, window.out_size[1])
+            pixels = tile.images * high * wide
+            numbers = tile.images * _reach(window, high, wide) * (spec.pitch or spec.in_channels)
         if not phase.in_place:
-            staged = max(staged, images * _reach(phase.window, high, wide) * (spec.pitch or spec.in_channels) * size)
-        if not spec.out_in_place:
-            sums = max(sums, images * high * wide * panel_block * width * size)
-    return plan.aligned(staged), plan.aligned(sums)
+            staged = max(staged, numbers * size)
+        if not phase.out_in_place:
+            sums = max(sums, pixels * tile.panels * width * size)
+        if packs:
+            filters = max(filters, terms * tile.panels * width * size)
+    return plan.aligned(staged), plan.aligned(filters), plan.aligned(sums)
 
 
-def _tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> tuple[int, int, int, int]:
-    """Return images, rows, columns and panels of a tile, by the cache and by how many tiles there are."""
+def _term_block(spec: DirectSpec, window: Window) -> int:
+    """Return how many terms a register tile sums at a time: whole taps, or equal parts of one."""
+    channels = spec.in_channels
+    if channels > TERM_BLOCK:
+        return plan.cut(channels, TERM_BLOCK)
+    return plan.cut(window.taps, TERM_BLOCK // channels) * channels
+
+
+def _gathered_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> DirectTile:
+    """Return the blocks of a tile whose patches, a block of terms of them, stay in the second-level cache."""
+    size, total = plan.size_of(spec.arithmetic), spec.images * window.grid
+    terms = _term_block(spec, window)
+    pixels = plan.cut(total, max(register.rows, int(machine.l2_bytes * PATCHES_PART / (terms * size))))
+    block = panels
+    if total == pixels:
+        block = plan.cut(panels, max(LEAST_PANELS, int(machine.l2_bytes * PANELS_PART / (terms * register.columns * size))))
+    per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
+
+    def tiles() -> int:
+        return -(-total // pixels) * -(-panels // block) * spec.groups * len(spec.phases)
+
+    while tiles() < GATHERED_TILES and pixels * block * per_pixel > LEAST_TILE_FLOPS:
+        if block > LEAST_PANELS:
+            block = -(-block // 2)
+        elif pixels > LEAST_PIXELS:
+            pixels = plan.cut(total, -(-pixels // 2))
+        else:
+            break
+    return DirectTile(pixels, 1, 1, 1, block, terms)
+
+
+def _walked_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> DirectTile:
+    """Return the blocks of a tile whose pixels stay in the second-level cache."""
     size = plan.size_of(spec.arithmetic)
     elements = machine.l2_bytes // CACHE_PARTS // size
     rows, columns = window.out_size
@@ -254,27 +353,25 @@ def _tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine
     images = 1
     if (rows, columns) == window.out_size:
         images = max(1, min(spec.images, elements // numbers(1, rows, columns)))
+    tile = DirectTile(0, images, rows, columns, panels, _term_block(spec, window))
     per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
 
-    def tiles(panel_block: int) -> int:
-        across = -(-window.out_size[0] // rows) * -(-window.out_size[1] // columns)
-        return -(-spec.images // images) * across * -(-panels // panel_block) * spec.groups * len(spec.phases)
-
-    panel_block = panels
+    def tiles() -> int:
+        return _pixel_tiles(spec, window, tile) * -(-panels // tile.panels) * spec.groups * len(spec.phases)
 
     def flops() -> float:
-        return images * rows * columns * panel_block * per_pixel
+        return tile.images * tile.rows * tile.columns * tile.panels * per_pixel
 
-    while tiles(panel_block) < TILES and flops() > LEAST_TILE_FLOPS:
-        if images > 1:
-            images = -(-images // 2)
-        elif rows * columns > 8 * register.rows and rows > 1:
-            rows = -(-rows // 2)
-        elif panel_block > 1:
-            panel_block = -(-panel_block // 2)
+    while tiles() < TILES and flops() > LEAST_TILE_FLOPS:
+        if tile.images > 1:
+            tile = tile._replace(images=-(-tile.images // 2))
+        elif tile.rows * tile.columns > 8 * register.rows and tile.rows > 1:
+            tile = tile._replace(rows=-(-tile.rows // 2))
+        elif tile.panels > 1:
+            tile = tile._replace(panels=-(-tile.panels // 2))
         else:
             break
-    return images, rows, columns, panel_block
+    return tile
 
 
 def filter_gradient_spec(

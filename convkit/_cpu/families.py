@@ -177,7 +177,7 @@ class DirectPlan(EnginePlan):
         image, weights = reversed(operands) if self.filter_first else operands
 
         def make() -> Any:
-            kept = _aligned_bytes(self.spec.shared_bytes)
+            kept = _aligned_bytes(self.spec.packed_bytes)
             self.packer.pack(weights, kept, threads)
             return kept
 
@@ -384,10 +384,11 @@ class Direct(Implementation):
 
 
 def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
-    sentences = [f"filter: packed once, {spec.shared_bytes} bytes ({reasons(spec.filter, spec.arithmetic, g)})"]
+    how = f"packed once, {spec.packed_bytes} bytes" if spec.shared_bytes else "packed tile by tile"
+    sentences = [f"filter: {how} ({reasons(spec.filter, spec.arithmetic, g)})"]
     if not all(phase.in_place for phase in spec.phases):
         sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
-    if not spec.out_in_place:
+    if not all(phase.out_in_place for phase in spec.phases):
         why = reasons(spec.out, spec.arithmetic, g)
         sentences.append(f"result: summed in scratch, then stored tile by tile ({why})")
     return tuple(sentences)

@@ -361,7 +361,7 @@ def gather_spec(
     )
 
 
-def _is_whole_image(window: Window) -> bool:
+def is_whole_image(window: Window) -> bool:
     """Tell whether each output pixel sees exactly the input pixel at its place."""
     return (
         window.taps == 1
@@ -392,7 +392,7 @@ def _product_spec(
     window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
     taps = sum(phase.window.taps for phase in phases)
     image_layout, image_uniform = pixel_layout(image, arithmetic)
-    if len(phases) != 1 or not _is_whole_image(window):
+    if len(phases) != 1 or not is_whole_image(window):
         image_layout, image_uniform = COPY, True
     if image_layout.kind is not Kind.COLUMNS:
         # BLAS spends more on packing patches for a transposed result than storing a finished tile transposed takes.
@@ -534,7 +534,7 @@ def filter_gradient_spec(
     image, gradient, out = map(settle_strides, (image, gradient, out))
     window = forward_window(g)
     image_layout, image_uniform = pixel_layout(image, arithmetic)
-    if not _is_whole_image(window):
+    if not is_whole_image(window):
         image_layout, image_uniform = COPY, True
     gradient_layout, gradient_uniform = pixel_layout(gradient, arithmetic)
     if window.grid < SUM_BLOCK // 2:

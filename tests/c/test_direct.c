@@ -30,6 +30,19 @@ static void set_phase(trial *t, ck_direct_phase *phase, const phase_axis *row, c
     phase->out_at = row->first * stride[1] + col->first * stride[2];
 }
 
+/* Whether the pixels of all rows and images lie evenly, so that pixel number n is n times the column's stride away. */
+static bool even(const ck_array *a, int64_t images, int64_t height, int64_t width)
+{
+    return (height == 1 || a->stride[1] == width * a->stride[2]) &&
+           (images == 1 || a->stride[0] == height * width * a->stride[2]);
+}
+
+static bool one_to_one(const ck_window *w)
+{
+    return w->rows == 1 && w->cols == 1 && w->row_at[0] == 0 && w->col_at[0] == 0 && w->row_step == 1 &&
+           w->col_step == 1 && w->height == w->out_height && w->width == w->out_width;
+}
+
 /* Uses arrays in place wherever they can be, or now and then not. */
 static void choose_places(trial *t, generator *r)
 {
@@ -38,8 +51,12 @@ static void choose_places(trial *t, generator *r)
     bool result = !one_in(r, 4) && d->out_channels % d->kernel->columns == 0 &&
                   is_plain(&t->result, d->kernel->arithmetic);
     for (int64_t i = 0; i < d->phase_count; i++) {
-        t->phases[i].in_place = image && stays_inside(&t->phases[i].window);
-        t->phases[i].out_in_place = result;
+        ck_direct_phase *phase = &t->phases[i];
+        const ck_window *w = &phase->window;
+        bool gathered = d->pixel_block != 0;
+        phase->in_place = image && (gathered ? one_to_one(w) && even(&d->pixels.array, d->images, w->height, w->width)
+                                             : stays_inside(w));
+        phase->out_in_place = result && (!gathered || even(&phase->out, d->images, w->out_height, w->out_width));
     }
 }
 
@@ -48,11 +65,16 @@ static int64_t panels_of(const ck_direct *d) { return ck_ceil_div(d->out_channel
 static void cut(trial *t, generator *r)
 {
     ck_direct *d = &t->d;
-    int64_t rows = 1, cols = 1;
+    int64_t rows = 1, cols = 1, taps = 1;
     for (int64_t i = 0; i < d->phase_count; i++) {
-        rows = ck_max(rows, t->phases[i].window.out_height);
-        cols = ck_max(cols, t->phases[i].window.out_width);
+        const ck_window *w = &t->phases[i].window;
+        rows = ck_max(rows, w->out_height);
+        cols = ck_max(cols, w->out_width);
+        taps = ck_max(taps, w->rows * w->cols);
     }
+    int64_t pixels = d->images * rows * cols, terms = ck_min(CK_SUM_BLOCK, taps * d->in_channels);
+    d->pixel_block = one_in(r, 2) ? (one_in(r, 2) ? pixels : between(r, 1, pixels)) : 0;
+    d->term_block = one_in(r, 3) ? between(r, 1, terms) : terms;
     d->row_block = one_in(r, 2) ? rows : between(r, 1, rows);
     d->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
     d->image_block = d->row_block == rows && d->col_block == cols ? between(r, 1, d->images) : 1;
@@ -65,13 +87,13 @@ static void number_units(trial *t)
     d->units = d->packs = t->packed_bytes = 0;
     for (int64_t i = 0; i < d->phase_count; i++) {
         ck_direct_phase *phase = &t->phases[i];
-        int64_t packs = d->groups * panels_of(d) * phase->window.rows * phase->window.cols;
+        int64_t rows = d->groups * panels_of(d) * phase->window.rows * phase->window.cols * d->in_channels;
         phase->first_unit = d->units;
         phase->first_pack = d->packs;
         phase->packed_at = t->packed_bytes;
         d->units += ck_direct_units(d, phase);
-        d->packs += packs;
-        t->packed_bytes += packs * d->in_channels * d->kernel->columns * ck_size(d->kernel->arithmetic);
+        d->packs += ck_direct_packs(d, phase);
+        t->packed_bytes += rows * d->kernel->columns * ck_size(d->kernel->arithmetic);
     }
 }
 
@@ -79,18 +101,27 @@ static void number_units(trial *t)
 static void size_scratch(trial *t, generator *r)
 {
     ck_direct *d = &t->d;
-    int64_t size = ck_size(d->kernel->arithmetic), staged = 0, tile = 0;
+    int64_t size = ck_size(d->kernel->arithmetic), staged = 0, filters = 0, tile = 0;
     for (int64_t i = 0; i < d->phase_count; i++) {
         const ck_window *w = &t->phases[i].window;
         int64_t rows = ck_min(d->row_block, w->out_height), cols = ck_min(d->col_block, w->out_width);
         int64_t reach = reach_of(w->row_at, w->rows, rows, w->row_step);
         reach *= reach_of(w->col_at, w->cols, cols, w->col_step);
+        int64_t terms = ck_min(d->term_block, w->rows * w->cols * d->in_channels);
+        int64_t pixels = d->image_block * rows * cols, copied = d->image_block * reach * d->in_channels;
+        if (d->pixel_block) {
+            pixels = ck_min(d->pixel_block, d->images * w->out_height * w->out_width);
+            copied = pixels * terms;
+        }
         if (!t->phases[i].in_place)
-            staged = ck_max(staged, d->image_block * reach * d->in_channels * size);
+            staged = ck_max(staged, copied * size);
+        if (!d->packed)
+            filters = ck_max(filters, d->panel_block * d->kernel->columns * terms * size);
         if (!t->phases[i].out_in_place)
-            tile = ck_max(tile, d->image_block * rows * cols * d->panel_block * d->kernel->columns * size);
+            tile = ck_max(tile, pixels * d->panel_block * d->kernel->columns * size);
     }
     d->stage_bytes = random_scratch(r, staged);
+    d->filter_bytes = random_scratch(r, filters);
     d->tile_bytes = random_scratch(r, tile);
 }
 
@@ -131,16 +162,16 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
     for (int a = 0; a < t->set.count[0]; a++)
         for (int b = 0; b < t->set.count[1]; b++)
             set_phase(t, &t->phases[d->phase_count++], &t->set.axes[0][a], &t->set.axes[1][b]);
-    choose_places(t, r);
     cut(t, r);
+    choose_places(t, r);
     number_units(t);
-    d->packed = shared_new(t->packed_bytes);
+    d->packed = one_in(r, 3) ? NULL : shared_new(t->packed_bytes);
     size_scratch(t, r);
 }
 
 static int run_on(trial *t, int threads, int workers)
 {
-    spoil_scratch(t->d.stage_bytes + t->d.tile_bytes + 1);
+    spoil_scratch(t->d.stage_bytes + t->d.filter_bytes + t->d.tile_bytes + 1);
     memset(t->result.memory, NOTHING, (size_t)t->result.bytes);
     return ck_direct_run(&t->d, &(ck_job){.threads = threads, .max_workers = workers});
 }
@@ -152,7 +183,7 @@ static bool right(const trial *t)
     convolve(&t->q, t->backward ? result : image, filter, t->backward ? image : result, t->backward ? SUM_X : SUM_Y);
     if (t->backward)
         drop_unreached(&t->q, &t->set, result);
-    bool same = strided_holds(&t->result, result) && shared_intact(t->d.packed, t->packed_bytes);
+    bool same = strided_holds(&t->result, result) && (!t->d.packed || shared_intact(t->d.packed, t->packed_bytes));
     free(image);
     free(filter);
     free(result);
@@ -179,7 +210,7 @@ static void tear_down(trial *t)
 static void products_equal_the_plain_convolution(void)
 {
     int levels[CK_ISAS] = {0}, in_place[2] = {0}, out_in_place[2] = {0}, blocks[2] = {0}, uneven[3] = {0};
-    int many = 0, images = 0, tails = 0, staged = 0;
+    int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, evenly[2] = {0};
     for (int seed = 0; seed < CASES; seed++) {
         bool backward = seed / 3 % 2;
         WITH_TRIAL(t, seed, backward, small_integer);
@@ -195,6 +226,10 @@ static void products_equal_the_plain_convolution(void)
         images += t.d.image_block > 1;
         tails += t.d.out_channels % kernel->columns != 0;
         staged += !t.d.pixels.plain;
+        gathered += t.d.pixel_block != 0;
+        alone += !t.d.packed;
+        evenly[0] += t.d.pixel_block && t.phases[0].in_place;
+        evenly[1] += t.d.pixel_block && t.phases[0].out_in_place;
         const ck_window *w = &t.phases[0].window;
         uneven[0] += w->out_height % t.d.row_block != 0;
         uneven[1] += w->out_width % t.d.col_block != 0;
@@ -206,6 +241,7 @@ static void products_equal_the_plain_convolution(void)
         CHECK(levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
         CHECK(in_place[i] >= 20 && out_in_place[i] >= 20 && blocks[i] >= 10);
+    CHECK(gathered >= 400 && alone >= 200 && evenly[0] >= 10 && evenly[1] >= 10);
     CHECK(many >= 100 && images >= 50 && tails >= 100 && staged >= 100);
     CHECK(uneven[0] >= 50 && uneven[1] >= 50 && uneven[2] >= 50);
 }
@@ -234,12 +270,14 @@ static void a_packed_filter_serves_many_runs(void)
         CHECK(run_on(&t, 1, 1) == CK_OK);
         unsigned char *first = malloc((size_t)t.result.bytes);
         memcpy(first, t.result.memory, (size_t)t.result.bytes);
+        if (!t.d.packed) /* the bits do not tell who packed */
+            t.d.packed = shared_new(t.packed_bytes);
         memset(t.d.packed, NOTHING, (size_t)t.packed_bytes);
         CHECK(ck_direct_pack(&t.d, &(ck_job){.threads = 2, .max_workers = 2}) == CK_OK);
         memset(t.filter.memory, NOTHING, (size_t)t.filter.bytes);
         for (int threads = 1; threads <= 2; threads++) {
             memset(t.result.memory, NOTHING, (size_t)t.result.bytes);
-            CHECK(ck_direct_run_packed(&t.d, &(ck_job){.threads = threads, .max_workers = threads}) == CK_OK);
+            CHECK(ck_direct_compute(&t.d, &(ck_job){.threads = threads, .max_workers = threads}) == CK_OK);
             CHECK(memcmp(first, t.result.memory, (size_t)t.result.bytes) == 0);
         }
         free(first);
@@ -252,8 +290,8 @@ static void too_little_scratch_is_refused_before_anything_is_written(void)
     int refused = 0;
     for (int seed = 0; seed < 300; seed++) {
         WITH_TRIAL(t, seed, false, small_integer); /* one phase: no tile is larger than the first */
-        int64_t *parts[] = {&t.d.stage_bytes, &t.d.tile_bytes}, size = ck_size(kernel->arithmetic);
-        for (int i = 0; i < 2; i++) {
+        int64_t *parts[] = {&t.d.stage_bytes, &t.d.filter_bytes, &t.d.tile_bytes}, size = ck_size(kernel->arithmetic);
+        for (int i = 0; i < 3; i++) {
             int64_t enough = *parts[i];
             if (enough == 0)
                 continue;
@@ -277,6 +315,7 @@ static void a_stopped_convolution_leaves_nothing_running(void)
         trial t;
         set_up(&t, &q, seed % 2, watched(CK_F32, level_of(seed), 500), &r, small_integer);
         t.d.image_block = t.d.row_block = t.d.col_block = t.d.panel_block = 1;
+        t.d.pixel_block = t.d.pixel_block != 0;
         number_units(&t);
         ck_job limits = {.threads = 4, .max_workers = 4, .poll = stop_at_once};
         CHECK(stopped_cleanly(&watch, ck_direct_run(&t.d, &limits)));

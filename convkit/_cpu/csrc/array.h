@@ -34,4 +34,6 @@ static inline int64_t ck_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ck_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ck_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+static inline int64_t ck_distance(int64_t step) { return step < 0 ? -step : step; }
+
 #endif

@@ -1,6 +1,9 @@
 #include "convert.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /* Elements may lie at any address: memcpy compiles to plain unaligned loads and stores. */
 
@@ -205,27 +208,83 @@ ck_store_fn ck_storer(const ck_array *array, ck_type arithmetic)
  * other side stay in the first-level cache from one piece to the next. */
 enum { PIECE = 64 };
 
-static int64_t distance(int64_t step) { return step < 0 ? -step : step; }
+/* Four rows of n dense numbers become n rows of four. */
+static void turn_f32(const char *from, int64_t from_step, float *to, int64_t to_step, int64_t n)
+{
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 4 <= n; i += 4) {
+        __m128 rows[4];
+        for (int j = 0; j < 4; j++)
+            rows[j] = _mm_loadu_ps((const float *)(from + j * from_step) + i);
+        _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+        for (int j = 0; j < 4; j++)
+            _mm_storeu_ps(to + (i + j) * to_step, rows[j]);
+    }
+#endif
+    for (; i < n; i++)
+        for (int j = 0; j < 4; j++)
+            memcpy(to + i * to_step + j, from + j * from_step + i * (int64_t)sizeof(float), sizeof(float));
+}
+
+static void turn_f64(const char *from, int64_t from_step, double *to, int64_t to_step, int64_t n)
+{
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 2 <= n; i += 2)
+        for (int j = 0; j < 4; j += 2) {
+            __m128d above = _mm_loadu_pd((const double *)(from + j * from_step) + i);
+            __m128d below = _mm_loadu_pd((const double *)(from + (j + 1) * from_step) + i);
+            _mm_storeu_pd(to + i * to_step + j, _mm_unpacklo_pd(above, below));
+            _mm_storeu_pd(to + (i + 1) * to_step + j, _mm_unpackhi_pd(above, below));
+        }
+#endif
+    for (; i < n; i++)
+        for (int j = 0; j < 4; j++)
+            memcpy(to + i * to_step + j, from + j * from_step + i * (int64_t)sizeof(double), sizeof(double));
+}
+
+/* Four rows of at most PIECE elements, transposed; each is first made dense numbers of the arithmetic, if it is not. */
+static void load_turned(ck_load_fn load, int64_t size, char *to, int64_t to_step, const char *from, int64_t f0,
+                        int64_t f1, int64_t n)
+{
+    double rows[4 * PIECE];
+    if ((load != load_f32 && load != load_f64) || f1 != size) {
+        for (int i = 0; i < 4; i++)
+            load((char *)rows + i * PIECE * size, 1, from + i * f0, f1, n);
+        from = (const char *)rows;
+        f0 = PIECE * size;
+    }
+    if (size == (int64_t)sizeof(float))
+        turn_f32(from, f0, (float *)(void *)to, to_step, n);
+    else
+        turn_f64(from, f0, (double *)(void *)to, to_step, n);
+}
 
 void ck_load_block(ck_load_fn load, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
                    int64_t f1, int64_t n0, int64_t n1)
 {
-    if (n1 == 1 || (distance(f1) > distance(f0) && n0 > 1)) { /* let dimension 1 be the array's denser one */
+    if (n1 == 1 || (ck_distance(f1) > ck_distance(f0) && n0 > 1)) { /* let dimension 1 be the array's denser one */
         int64_t swap = t0;
         t0 = t1, t1 = swap;
         swap = f0, f0 = f1, f1 = swap;
         swap = n0, n0 = n1, n1 = swap;
     }
     int64_t piece = t1 == 1 ? n1 : PIECE;
-    for (int64_t start = 0; start < n1; start += piece)
-        for (int64_t i = 0; i < n0; i++)
+    for (int64_t start = 0; start < n1; start += piece) {
+        int64_t i = 0;
+        for (; t0 == 1 && t1 != 1 && i + 4 <= n0; i += 4)
+            load_turned(load, size, to + (i + start * t1) * size, t1, from + i * f0 + start * f1, f0, f1,
+                        ck_min(piece, n1 - start));
+        for (; i < n0; i++)
             load(to + (i * t0 + start * t1) * size, t1, from + i * f0 + start * f1, f1, ck_min(piece, n1 - start));
+    }
 }
 
 void ck_store_block(ck_store_fn store, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
                     int64_t f1, int64_t n0, int64_t n1, bool add)
 {
-    if (n1 == 1 || (distance(t1) > distance(t0) && n0 > 1)) {
+    if (n1 == 1 || (ck_distance(t1) > ck_distance(t0) && n0 > 1)) {
         int64_t swap = t0;
         t0 = t1, t1 = swap;
         swap = f0, f0 = f1, f1 = swap;

@@ -1,25 +1,50 @@
 #include "direct.h"
 
 #include "padded.h"
+#include "panels.h"
 
-#include <string.h>
+/* Panels that a chunk of packing fills: neighbours share the cache lines of the filter's rows. */
+enum { PACK_PANELS = 8 };
 
 typedef struct {
-    int64_t image0, images, row0, rows, col0, cols; /* of the phase's grid */
+    int64_t pixel0, pixels;                          /* gathering: numbered over images, rows and columns */
+    int64_t image0, images, row0, rows, col0, cols;  /* walking: of the phase's grid */
     int64_t group, panel0, panels;
 } tile;
 
-static int64_t panels_of(const ck_direct *d) { return ck_ceil_div(d->out_channels, d->kernel->columns); }
+/* Where a tile's sums are kept; steps in elements. */
+typedef struct {
+    char *data;
+    int64_t image_step, row_step, col_step;
+} sums;
+
+/* What a tile reads: the image of its group, its view when walking, and scratch memory. */
+typedef struct {
+    ck_pixels pixels;
+    ck_view view;
+    char *patches, *filters;
+} source;
 
 static int64_t terms_of(const ck_direct *d, const ck_direct_phase *phase)
 {
     return phase->window.rows * phase->window.cols * d->in_channels;
 }
 
+static int64_t pixels_of(const ck_direct *d, const ck_window *w) { return d->images * w->out_height * w->out_width; }
+
 int64_t ck_direct_units(const ck_direct *d, const ck_direct_phase *phase)
 {
-    return d->groups * ck_ceil_div(d->images, d->image_block) * ck_ceil_div(phase->window.out_height, d->row_block) *
-           ck_ceil_div(phase->window.out_width, d->col_block) * ck_ceil_div(panels_of(d), d->panel_block);
+    const ck_window *w = &phase->window;
+    int64_t blocks = d->groups * ck_ceil_div(ck_panels_of(d), d->panel_block);
+    if (d->pixel_block)
+        return blocks * ck_ceil_div(pixels_of(d, w), d->pixel_block);
+    return blocks * ck_ceil_div(d->images, d->image_block) * ck_ceil_div(w->out_height, d->row_block) *
+           ck_ceil_div(w->out_width, d->col_block);
+}
+
+int64_t ck_direct_packs(const ck_direct *d, const ck_direct_phase *phase)
+{
+    return d->groups * phase->window.rows * phase->window.cols * ck_ceil_div(ck_panels_of(d), PACK_PANELS);
 }
 
 static void cut(int64_t *unit, int64_t total, int64_t block, int64_t *start, int64_t *count)
@@ -32,11 +57,15 @@ static void cut(int64_t *unit, int64_t total, int64_t block, int64_t *start, int
 
 static tile tile_of(const ck_direct *d, const ck_direct_phase *phase, int64_t unit)
 {
-    tile t;
-    cut(&unit, panels_of(d), d->panel_block, &t.panel0, &t.panels);
-    cut(&unit, phase->window.out_width, d->col_block, &t.col0, &t.cols);
-    cut(&unit, phase->window.out_height, d->row_block, &t.row0, &t.rows);
-    cut(&unit, d->images, d->image_block, &t.image0, &t.images);
+    tile t = {0};
+    cut(&unit, ck_panels_of(d), d->panel_block, &t.panel0, &t.panels);
+    if (d->pixel_block) {
+        cut(&unit, pixels_of(d, &phase->window), d->pixel_block, &t.pixel0, &t.pixels);
+    } else {
+        cut(&unit, phase->window.out_width, d->col_block, &t.col0, &t.cols);
+        cut(&unit, phase->window.out_height, d->row_block, &t.row0, &t.rows);
+        cut(&unit, d->images, d->image_block, &t.image0, &t.images);
+    }
     t.group = unit;
     return t;
 }
@@ -54,25 +83,35 @@ static const ck_direct_phase *phase_of(const ck_direct *d, int64_t unit, bool pa
     return &d->phases[low];
 }
 
-/* One tap of one panel of one group of the filter, columns beyond its channels filled with zeros. */
+/* One tap of some panels of one group of the filter. */
 static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     (void)worker;
     const ck_direct *d = ctx;
     const ck_direct_phase *phase = phase_of(d, unit, true);
-    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, in = d->in_channels;
-    int64_t taps = phase->window.rows * phase->window.cols, panels = panels_of(d);
+    int64_t columns = d->kernel->columns, in = d->in_channels, all = ck_panels_of(d), terms = terms_of(d, phase);
+    int64_t taps = phase->window.rows * phase->window.cols, panel0, panels, tap, one;
     unit -= phase->first_pack;
-    int64_t tap = unit % taps, panel = unit / taps % panels, group = unit / taps / panels;
-    int64_t count = ck_min(columns, d->out_channels - panel * columns);
-    const int64_t *stride = d->filter.stride;
-    char *to = d->packed + phase->packed_at + ((group * panels + panel) * taps + tap) * in * columns * size;
-    if (count < columns)
-        memset(to, 0, (size_t)(in * columns * size));
-    ck_load_block(d->load_filter, size, to, columns, 1,
-                  d->filter.data + group * d->filter_group + phase->row_tap[tap / phase->window.cols] * stride[0] +
-                      phase->col_tap[tap % phase->window.cols] * stride[1] + panel * columns * stride[3],
-                  stride[2], stride[3], in, count);
+    cut(&unit, taps, 1, &tap, &one);
+    cut(&unit, all, PACK_PANELS, &panel0, &panels);
+    char *to = d->packed + phase->packed_at +
+               ((unit * all + panel0) * terms + tap * in) * columns * ck_size(d->kernel->arithmetic);
+    ck_pack_panels(d, phase, unit, panel0, panels, tap * in, (tap + 1) * in, to, terms * columns);
+}
+
+/* The terms k0 .. k1 - 1 of the tile's panels; the elements from one panel to the next go to `panel_step`. */
+static const char *filter_block(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t k0, int64_t k1,
+                                char *scratch, int64_t *panel_step)
+{
+    int64_t columns = d->kernel->columns, terms = terms_of(d, phase);
+    if (d->packed) {
+        *panel_step = terms * columns;
+        return d->packed + phase->packed_at +
+               ((t->group * ck_panels_of(d) + t->panel0) * terms + k0) * columns * ck_size(d->kernel->arithmetic);
+    }
+    *panel_step = (k1 - k0) * columns;
+    ck_pack_panels(d, phase, t->group, t->panel0, t->panels, k0, k1, scratch, *panel_step);
+    return scratch;
 }
 
 /* The taps and channels k0 .. k1 - 1 of the patch as runs that lie evenly in the pixels of the view; returns how many. */
@@ -93,43 +132,114 @@ static int64_t segments_of(const ck_direct *d, const ck_window *w, const ck_view
     return count;
 }
 
-/* Adds the terms k0 .. k1 - 1 to every sum of the tile. */
-static void add_terms(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const ck_view *v, int64_t k0,
-                      int64_t k1, char *sums, int64_t image_step, int64_t row_step, int64_t col_step)
+/* Adds to the sums of `count` pixels that lie evenly, in strips of nearly equal height: a register tile of few rows does
+ * not keep the multipliers busy. */
+static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64_t step, const char *panel,
+                    const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step, bool add)
+{
+    const ck_dot_kernel *kernel = d->kernel;
+    int64_t size = ck_size(kernel->arithmetic), strips = ck_ceil_div(count, kernel->rows);
+    for (int64_t left = count; strips > 0; strips--) {
+        int64_t rows = ck_ceil_div(left, strips);
+        kernel->across(rows, pixels, step, panel, kernel->columns, segments, segment_count, to, to_step, add);
+        pixels += rows * step * size;
+        to += rows * to_step * size;
+        left -= rows;
+    }
+}
+
+/* Adds the terms k0 .. k1 - 1 to every sum of the tile, walking over the view. */
+static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
+                 int64_t k1, const sums *s)
 {
     const ck_window *w = &phase->window;
-    const ck_dot_kernel *kernel = d->kernel;
+    const ck_view *v = &from->view;
     ck_segment segments[CK_SUM_BLOCK];
-    int64_t size = ck_size(kernel->arithmetic), count = segments_of(d, w, v, k0, k1, segments);
-    int64_t terms = terms_of(d, phase), strips = ck_ceil_div(t->cols, kernel->rows);
-    int64_t strip = ck_ceil_div(t->cols, strips);
-    const char *panel = d->packed + phase->packed_at +
-                        (((t->group * panels_of(d)) + t->panel0) * terms + k0) * kernel->columns * size;
-    for (int64_t p = 0; p < t->panels; p++, panel += terms * kernel->columns * size)
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, panel_step;
+    int64_t count = segments_of(d, w, v, k0, k1, segments);
+    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
         for (int64_t n = 0; n < t->images; n++)
             for (int64_t i = 0; i < t->rows; i++) {
-                const char *pixels = v->data + (n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
-                                                (t->col0 * w->col_step - v->col0) * v->col_step) *
-                                                   size;
-                char *to = sums + (n * image_step + i * row_step + p * kernel->columns) * size;
-                for (int64_t j = 0; j < t->cols; j += strip)
-                    kernel->across(ck_min(strip, t->cols - j), pixels + j * w->col_step * v->col_step * size,
-                                   w->col_step * v->col_step, panel, kernel->columns, segments, count,
-                                   to + j * col_step * size, col_step, k0 > 0);
+                int64_t at = n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
+                             (t->col0 * w->col_step - v->col0) * v->col_step;
+                add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, panel, segments, count,
+                        s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step, k0 > 0);
             }
 }
 
-static void store_tile(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const char *sums)
+/* The same over patches, of which it first gathers the terms. */
+static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
+                   int64_t k1, const sums *s)
+{
+    int64_t size = ck_size(d->kernel->arithmetic), panel_step, step = k1 - k0;
+    const ck_segment all = {0, 0, k1 - k0};
+    const char *patches = from->patches;
+    if (phase->in_place) {
+        step = from->view.col_step;
+        patches = from->view.data + (t->pixel0 * step + k0) * size;
+    } else {
+        ck_im2col(&phase->window, &from->pixels, size, d->in_channels, t->pixel0, t->pixels, k0, k1, from->patches);
+    }
+    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
+        add_run(d, t->pixels, patches, step, panel, &all, 1, s->data + p * d->kernel->columns * size, s->col_step,
+                k0 > 0);
+}
+
+static void store_tile(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const char *from)
 {
     int64_t size = ck_size(d->kernel->arithmetic), width = t->panels * d->kernel->columns;
     int64_t channel0 = t->panel0 * d->kernel->columns, channels = ck_min(width, d->out_channels - channel0);
+    int64_t grid_width = phase->window.out_width, grid = phase->window.out_height * grid_width;
     const int64_t *stride = phase->out.stride;
     char *to = d->out_data + phase->out_at + t->group * d->out_group + channel0 * stride[3];
+    for (int64_t pixel = t->pixel0, left = t->pixels; left > 0;) {
+        int64_t n = pixel / grid, i = pixel % grid / grid_width, j = pixel % grid_width;
+        int64_t count = ck_min(left, grid_width - j);
+        ck_store_block(d->store, size, to + n * stride[0] + i * stride[1] + j * stride[2], stride[2], stride[3], from,
+                       width, 1, count, channels, false);
+        from += count * width * size;
+        pixel += count;
+        left -= count;
+    }
     for (int64_t n = 0; n < t->images; n++)
-        for (int64_t i = 0; i < t->rows; i++, sums += t->cols * width * size)
+        for (int64_t i = 0; i < t->rows; i++, from += t->cols * width * size)
             ck_store_block(d->store, size,
                            to + (t->image0 + n) * stride[0] + (t->row0 + i) * stride[1] + t->col0 * stride[2],
-                           stride[2], stride[3], sums, width, 1, t->cols, channels, false);
+                           stride[2], stride[3], from, width, 1, t->cols, channels, false);
+}
+
+/* Where the tile's sums go, of which scratch has room for `bytes`; false if it has not. */
+static bool place_sums(const ck_direct *d, const ck_direct_phase *phase, const tile *t, char *scratch, sums *s)
+{
+    int64_t size = ck_size(d->kernel->arithmetic), width = t->panels * d->kernel->columns;
+    const ck_array *out = &phase->out;
+    if (!phase->out_in_place) {
+        *s = (sums){scratch, t->rows * t->cols * width, t->cols * width, width};
+        return (t->pixels + t->images * t->rows * t->cols) * width * size <= d->tile_bytes;
+    }
+    char *data = d->out_data + phase->out_at + t->group * d->out_group + t->panel0 * d->kernel->columns * size;
+    data += t->image0 * out->stride[0] + t->row0 * out->stride[1] + (t->col0 + t->pixel0) * out->stride[2];
+    *s = (sums){data, out->stride[0] / size, out->stride[1] / size, out->stride[2] / size};
+    return true;
+}
+
+/* Where the tile's pixels are read; false if scratch has no room for what is copied. */
+static bool place_pixels(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t term_block,
+                         source *from)
+{
+    int64_t size = ck_size(d->kernel->arithmetic);
+    ck_array *a = &from->pixels.array;
+    a->data += t->group * d->image_group + t->image0 * a->stride[0];
+    from->view = (ck_view){a->data, 0, 0, a->stride[0] / size, a->stride[1] / size, a->stride[2] / size};
+    if (phase->in_place)
+        return true;
+    if (d->pixel_block)
+        return t->pixels * term_block * size <= d->stage_bytes;
+    const ck_block block = {t->images, t->row0, t->rows, t->col0, t->cols};
+    return ck_stage_padded(&phase->window, &from->pixels, &block, d->in_channels, size, from->patches, d->stage_bytes,
+                           &from->view);
 }
 
 static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
@@ -137,40 +247,23 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
     const ck_direct *d = ctx;
     const ck_direct_phase *phase = phase_of(d, unit, false);
     const tile t = tile_of(d, phase, unit - phase->first_unit);
-    int64_t size = ck_size(d->kernel->arithmetic), terms = terms_of(d, phase), step = ck_sum_block(terms);
-    char *staged = ck_worker_scratch(worker), *sums = staged + d->stage_bytes;
-    int64_t width = t.panels * d->kernel->columns, image_step = t.rows * t.cols * width, row_step = t.cols * width;
-    int64_t col_step = width;
-    const ck_array *a = &d->pixels.array, *out = &phase->out;
-
-    ck_view v = {a->data + t.group * d->image_group + t.image0 * a->stride[0], 0, 0, a->stride[0] / size,
-              a->stride[1] / size, a->stride[2] / size};
-    if (!phase->in_place) {
-        ck_pixels pixels = d->pixels;
-        pixels.array.data = (char *)v.data;
-        const ck_block block = {t.images, t.row0, t.rows, t.col0, t.cols};
-        if (!ck_stage_padded(&phase->window, &pixels, &block, d->in_channels, size, staged, d->stage_bytes, &v)) {
-            ck_worker_fail(worker, CK_BAD_PLAN);
-            return;
-        }
-    }
-    if (phase->out_in_place) {
-        sums = d->out_data + phase->out_at + t.group * d->out_group + t.image0 * out->stride[0] +
-               t.row0 * out->stride[1] + t.col0 * out->stride[2] + t.panel0 * d->kernel->columns * size;
-        image_step = out->stride[0] / size;
-        row_step = out->stride[1] / size;
-        col_step = out->stride[2] / size;
-    } else if (t.images * t.rows * t.cols * width * size > d->tile_bytes) {
+    int64_t size = ck_size(d->kernel->arithmetic), terms = terms_of(d, phase), step = ck_min(terms, d->term_block);
+    char *scratch = ck_worker_scratch(worker);
+    source from = {.pixels = d->pixels, .patches = scratch, .filters = scratch + d->stage_bytes};
+    sums s;
+    bool good = place_sums(d, phase, &t, from.filters + d->filter_bytes, &s) && step <= CK_SUM_BLOCK &&
+                (d->packed || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
+    if (!good || !place_pixels(d, phase, &t, step, &from)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
     for (int64_t k0 = 0; k0 < terms; k0 += step) {
         if (k0 && ck_worker_stop(worker))
             return;
-        add_terms(d, phase, &t, &v, k0, ck_min(terms, k0 + step), sums, image_step, row_step, col_step);
+        (d->pixel_block ? gather : walk)(d, phase, &t, &from, k0, ck_min(terms, k0 + step), &s);
     }
     if (!phase->out_in_place)
-        store_tile(d, phase, &t, sums);
+        store_tile(d, phase, &t, s.data);
 }
 
 int ck_direct_pack(const ck_direct *d, const ck_job *limits)
@@ -183,19 +276,19 @@ int ck_direct_pack(const ck_direct *d, const ck_job *limits)
     return ck_pool_run(&job);
 }
 
-int ck_direct_run_packed(const ck_direct *d, const ck_job *limits)
+int ck_direct_compute(const ck_direct *d, const ck_job *limits)
 {
     ck_job job = *limits;
     job.ctx = (void *)d;
     job.fn = direct_unit;
     job.chunks = d->units;
     /* At least a byte, so that the parts have addresses where nothing is copied. */
-    job.scratch_bytes = (size_t)ck_max(1, d->stage_bytes + d->tile_bytes);
+    job.scratch_bytes = (size_t)ck_max(1, d->stage_bytes + d->filter_bytes + d->tile_bytes);
     return ck_pool_run(&job);
 }
 
 int ck_direct_run(const ck_direct *d, const ck_job *limits)
 {
-    int code = ck_direct_pack(d, limits);
-    return code == CK_OK ? ck_direct_run_packed(d, limits) : code;
+    int code = d->packed ? ck_direct_pack(d, limits) : CK_OK;
+    return code == CK_OK ? ck_direct_compute(d, limits) : code;
 }

@@ -1,8 +1,13 @@
-/* The direct convolution: register tiles over the image itself, and no patch matrix.
+/* The direct convolution: register tiles over the image itself, or over few terms of few patches at a time.
  *
- * Rows of the image, padded with zeros and converted where that is needed, lie in a buffer of one tile, or are read where
- * they are.  There each tap of a filter row meets neighbouring pixels at a fixed distance, so that the micro-kernels walk
- * over taps and channels by themselves.  The filter is packed once, in panels as wide as the register tile.
+ * Walking: rows of the image, padded with zeros and converted where that is needed, lie in a buffer of one tile, or are
+ * read where they are.  There each tap of a filter row meets neighbouring pixels at a fixed distance, so that the
+ * micro-kernels walk over taps and channels by themselves.
+ *
+ * Gathering: a tile is a run of pixels, across rows and images, and the part of their patches that a block of terms needs
+ * is copied into a dense matrix.  It stays in the second-level cache while all panels of the tile pass by.
+ *
+ * The filter is packed in panels as wide as the register tile: once for all tiles, or by each tile as it needs it.
  *
  * Serves the forward convolution, and the input gradient as one such product per stride phase, as product.h does.
  */
@@ -17,8 +22,8 @@ typedef struct {
     ck_array out;                     /* the phase's pixels of the result; its data is not used, but ... */
     int64_t out_at;                   /* ... the plan's out_data this many bytes on, group 0 */
     const int64_t *row_tap, *col_tap; /* the filter's tap of each tap of the window */
-    bool in_place;                    /* no tap leaves the image, and the image is plain: read where it lies */
-    bool out_in_place;                /* the result's pixels are plain and panels whole: summed where they belong */
+    bool in_place;     /* the image is plain and no tap leaves it: read where it lies */
+    bool out_in_place; /* the result's pixels are plain and panels whole: summed where they belong */
     int64_t first_unit, first_pack, packed_at;
 } ck_direct_phase;
 
@@ -34,17 +39,22 @@ typedef struct {
     int64_t phase_count;
     const ck_direct_phase *phases;
     int64_t units, packs;
-    int64_t image_block, row_block, col_block; /* size of a tile; image_block > 1 only with all rows and columns */
+    int64_t pixel_block; /* pixels of a tile when gathering, where in_place and out_in_place say moreover that the pixels
+                          * of all rows and images lie evenly (in_place: and meet the grid's one to one); 0: walking, */
+    int64_t image_block, row_block, col_block; /* with tiles of this size; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of channels out of a tile */
-    char *packed;                              /* [phase][group][panel][term][kernel->columns], by ck_direct_pack */
-    int64_t stage_bytes, tile_bytes;           /* parts of a participant's scratch */
+    int64_t term_block;                        /* terms that a register tile sums at a time, at most CK_SUM_BLOCK */
+    char *packed; /* [phase][group][panel][term][kernel->columns], by ck_direct_pack; NULL: each tile packs its own */
+    int64_t stage_bytes, filter_bytes, tile_bytes; /* parts of a participant's scratch: pixels, filter, sums */
 } ck_direct;
 
+/* Tiles of one phase, and chunks of packing its filter. */
 int64_t ck_direct_units(const ck_direct *direct, const ck_direct_phase *phase);
+int64_t ck_direct_packs(const ck_direct *direct, const ck_direct_phase *phase);
 
-/* Packs the filter into `packed`; computes with what is packed there; both. */
+/* Packs the filter into `packed`; computes, with what is packed there if there is a `packed`; both. */
 int ck_direct_pack(const ck_direct *direct, const ck_job *limits);
-int ck_direct_run_packed(const ck_direct *direct, const ck_job *limits);
+int ck_direct_compute(const ck_direct *direct, const ck_job *limits);
 int ck_direct_run(const ck_direct *direct, const ck_job *limits);
 
 #endif
