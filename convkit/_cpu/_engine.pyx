@@ -200,6 +200,8 @@ cdef extern from "kernels.h" nogil:
 
     const ck_dot_kernel *const ck_dot_kernels[]
     const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
+    ck_load_fn ck_loader_for(const ck_array *, const ck_dot_kernel *)
+    ck_store_fn ck_storer_for(const ck_array *, const ck_dot_kernel *)
     ck_isa ck_best_isa()
     const char *ck_isa_name(ck_isa)
 
@@ -782,11 +784,11 @@ cdef class Direct(Run):
             raise MemoryError
         self.reserve(sum(2 * (len(s.window.row_at) + len(s.window.col_at)) for s in spec.phases))
         fill_array(&d.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
-        d.pixels.load = ck_loader(&d.pixels.array, self.arithmetic)
+        d.pixels.load = ck_loader_for(&d.pixels.array, d.kernel)
         d.pixels.plain = spec.image_plain
         d.pixels.pitch = spec.pitch
         fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
-        d.load_filter = ck_loader(&d.filter, self.arithmetic)
+        d.load_filter = ck_loader_for(&d.filter, d.kernel)
         d.image_group, d.filter_group, d.out_group = spec.group_bytes
         d.images, d.groups = spec.images, spec.groups
         d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
@@ -810,7 +812,7 @@ cdef class Direct(Run):
             d.units += ck_direct_units(d, phase)
             d.packs += ck_direct_packs(d, phase)
             packed += d.groups * panels * taps * d.in_channels * d.kernel.columns * size
-        d.store = ck_storer(&self.phases[0].out, self.arithmetic)
+        d.store = ck_storer_for(&self.phases[0].out, d.kernel)
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         cdef ck_direct *d = <ck_direct *>run

@@ -140,7 +140,7 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
     strided_fill(r, &t->filter, draw);
     d->kernel = kernel;
     d->pixels = (ck_pixels){.array = t->image.array,
-                            .load = ck_loader(&t->image.array, arithmetic),
+                            .load = ck_loader_for(&t->image.array, kernel),
                             .plain = is_plain(&t->image, arithmetic)};
     d->images = q->images;
     d->groups = q->groups;
@@ -154,8 +154,8 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
         d->filter.stride[2] = t->filter.array.stride[3];
         d->filter.stride[3] = t->filter.array.stride[2];
     }
-    d->load_filter = ck_loader(&t->filter.array, arithmetic);
-    d->store = ck_storer(&t->result.array, arithmetic);
+    d->load_filter = ck_loader_for(&t->filter.array, kernel);
+    d->store = ck_storer_for(&t->result.array, kernel);
     d->out_data = t->result.array.data;
     d->phases = t->phases;
     find_phases(q, backward, &t->set);

@@ -242,6 +242,72 @@ static void names_tell_type_rows_and_level(void)
     }
 }
 
+/* NaN aside, of which a conversion by instruction makes a quiet one. */
+static bool same_bits(const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(a + i, b + i, sizeof *a) != 0 && !(isnan(a[i]) && isnan(b[i]) && signbit(a[i]) == signbit(b[i])))
+            return false;
+    return true;
+}
+
+static void halves_load_as_in_portable_code(void)
+{
+    enum { ALL = 1 << 16 };
+    static uint16_t halves[ALL];
+    static float seen[ALL], expected[ALL];
+    const ck_array array = {.type = CK_F16};
+    for (int i = 0; i < ALL; i++)
+        halves[i] = (uint16_t)i;
+    ck_loader(&array, CK_F32)(expected, 1, (const char *)halves, 2, ALL);
+    for (int k = 0; ck_dot_kernels[k]; k++) {
+        if (ck_dot_kernels[k]->arithmetic != CK_F32 || !runs_here(ck_dot_kernels[k]))
+            continue;
+        ck_load_fn load = ck_loader_for(&array, ck_dot_kernels[k]);
+        load(seen, 1, (const char *)halves, 2, ALL);
+        CHECK(same_bits(seen, expected, ALL));
+        for (int64_t step = 1; step <= 3; step++)
+            for (int64_t n = 0; n <= 20; n++) { /* tails, and elements apart on either side */
+                float part[60];
+                memset(part, NOTHING, sizeof part);
+                load(part, step, (const char *)(halves + 15000), 2 * (4 - step), n);
+                for (int64_t i = 0; i < 60; i++)
+                    if (i % step == 0 && i / step < n)
+                        CHECK(part[i] == expected[15000 + i / step * (4 - step)]);
+                    else
+                        CHECK(memcmp(part + i, (unsigned char[]){NOTHING, NOTHING, NOTHING, NOTHING}, 4) == 0);
+            }
+    }
+}
+
+static void halves_are_stored_as_in_portable_code(void)
+{
+    enum { MANY = 4096 };
+    static float values[MANY];
+    static uint16_t seen[MANY], expected[MANY];
+    const ck_array array = {.type = CK_F16};
+    generator r = seeded(3);
+    for (int round = 0; round < 40; round++) {
+        for (int i = 0; i < MANY; i++) { /* floats of every size; ties of halves among them */
+            uint32_t bits = (uint32_t)between(&r, 0, UINT32_MAX) & (one_in(&r, 2) ? ~0u : ~0xfffu);
+            memcpy(values + i, &bits, sizeof bits);
+        }
+        for (int k = 0; ck_dot_kernels[k]; k++) {
+            if (ck_dot_kernels[k]->arithmetic != CK_F32 || !runs_here(ck_dot_kernels[k]))
+                continue;
+            ck_store_fn store = ck_storer_for(&array, ck_dot_kernels[k]), plain = ck_storer(&array, CK_F32);
+            int64_t n = between(&r, 0, MANY / 3), to_step = between(&r, 1, 3), from_step = between(&r, 1, 3);
+            memset(seen, 0, sizeof seen);
+            memset(expected, 0, sizeof expected);
+            for (int add = 0; add <= 1; add++) {
+                store((char *)seen, 2 * to_step, values, from_step, n, add);
+                plain((char *)expected, 2 * to_step, values, from_step, n, add);
+                CHECK(memcmp(seen, expected, sizeof seen) == 0);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     for (int i = 0; ck_dot_kernels[i]; i++)
@@ -249,6 +315,8 @@ int main(void)
             printf("not run, this CPU has no %s: %s\n", ck_isa_name(ck_dot_kernels[i]->isa), ck_dot_kernels[i]->name);
     RUN(kernels_are_chosen_by_level);
     RUN(names_tell_type_rows_and_level);
+    RUN(halves_load_as_in_portable_code);
+    RUN(halves_are_stored_as_in_portable_code);
     RUN(sums_across_neighbouring_terms_are_exact);
     RUN(sums_along_neighbouring_rows_are_exact);
     RUN(rounded_sums_across_stay_within_their_bound);

@@ -24,10 +24,22 @@ const ck_dot_kernel *ck_dot_kernel_for(ck_type arithmetic, ck_isa isa)
     return best;
 }
 
+ck_load_fn ck_loader_for(const ck_array *array, const ck_dot_kernel *kernel)
+{
+    bool half = array->type == CK_F16 && !array->swapped;
+    return half && kernel->load_half ? kernel->load_half : ck_loader(array, kernel->arithmetic);
+}
+
+ck_store_fn ck_storer_for(const ck_array *array, const ck_dot_kernel *kernel)
+{
+    bool half = array->type == CK_F16 && !array->swapped;
+    return half && kernel->store_half ? kernel->store_half : ck_storer(array, kernel->arithmetic);
+}
+
 ck_isa ck_best_isa(void)
 {
 #ifdef CK_WITH_X86
-    /* The compiler's run-time library asks the operating system too (XGETBV). */
+    /* The compiler's run-time library asks the operating system too (XGETBV).  Every CPU with AVX2 has F16C. */
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         return CK_GENERIC;

@@ -2,7 +2,7 @@
 #ifndef CK_KERNELS_H
 #define CK_KERNELS_H
 
-#include "array.h"
+#include "convert.h"
 
 /* ISA levels, each with all that the ones before it have. */
 typedef enum { CK_GENERIC, CK_AVX2, CK_AVX512, CK_ISAS } ck_isa;
@@ -28,6 +28,8 @@ typedef struct {
     ck_type arithmetic;
     int64_t rows, columns;
     ck_dot_fn across, along;
+    ck_load_fn load_half; /* native float16 to CK_F32 and back, or NULL: what the level has no instructions for */
+    ck_store_fn store_half;
 } ck_dot_kernel;
 
 /* All kernels that are built in, NULL at the end; lowest level first. */
@@ -35,6 +37,10 @@ extern const ck_dot_kernel *const ck_dot_kernels[];
 
 /* The kernel of the highest level up to `isa`, for CK_F32 or CK_F64. */
 const ck_dot_kernel *ck_dot_kernel_for(ck_type arithmetic, ck_isa isa);
+
+/* As ck_loader and ck_storer for the kernel's arithmetic, with the instructions of its level. */
+ck_load_fn ck_loader_for(const ck_array *array, const ck_dot_kernel *kernel);
+ck_store_fn ck_storer_for(const ck_array *array, const ck_dot_kernel *kernel);
 
 /* The highest level that is built in, that the CPU has and whose registers the operating system saves. */
 ck_isa ck_best_isa(void);
