@@ -27,6 +27,7 @@ PITCH = 16
 TERM_BLOCK = 512
 PATCHES_PART = 1/4
 PANELS_PART = 1/4
+STRIPS_FIRST_PART = 1/2
 # Copying patches pays when so many panels share them; a tile is not cut below the least, for the same reason.
 GATHERED_PANELS = 8
 LEAST_PANELS = 4
@@ -78,6 +79,7 @@ class DirectSpec:
     in_channels: int
     out_channels: int
     phases: tuple[DirectPhase, ...]
+    strips_first: bool
     tile: DirectTile
     scratch: tuple[int, int, int]
     packed_bytes: int
@@ -135,6 +137,7 @@ def forward_spec(
         in_channels=g.group_in,
         out_channels=g.group_out,
         phases=(),
+        strips_first=False,
         tile=DirectTile(0, 1, 1, 1, 1, 1),
         scratch=(0, 0, 0),
         packed_bytes=0,
@@ -167,6 +170,7 @@ def gather_spec(
         in_channels=g.group_out,
         out_channels=g.group_in,
         phases=(),
+        strips_first=False,
         tile=DirectTile(0, 1, 1, 1, 1, 1),
         scratch=(0, 0, 0),
         packed_bytes=0,
@@ -213,7 +217,13 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
     gathers = _gathers(draft, window, panels)
     whole = draft.out_channels % width == 0
     place = _gathered_phase if gathers else _walked_phase
-    draft = replace(draft, phases=tuple(place(draft, phase, whole) for phase in phases), packed_bytes=packed)
+    draft = replace(
+        draft,
+        phases=tuple(place(draft, phase, whole) for phase in phases),
+        packed_bytes=packed,
+        strips_first=gathers
+        and panels * _term_block(draft, window) * width * size <= machine.l2_bytes * STRIPS_FIRST_PART,
+    )
     tile = (_gathered_tile if gathers else _walked_tile)(draft, window, panels, register, machine)
     while True:
         # Where one tile holds all pixels, nobody else would use what it packs.
@@ -291,7 +301,7 @@ def _scratch(spec: DirectSpec, tile: DirectTile, width: int, packs: bool) -> tup
         terms = min(tile.terms, window.taps * spec.in_channels)
         if tile.pixels:
             pixels = min(tile.pixels, spec.images * window.grid)
-            numbers = pixels * terms
+            numbers = terms * (min(pixels, tile_for(spec.arithmetic, spec.isa).rows) if spec.strips_first else pixels)
         else:
             high, wide = min(tile.rows, window.out_size[0]), min(tile.columns, window.out_size[1])
             pixels = tile.images * high * wide
@@ -317,7 +327,9 @@ def _gathered_tile(spec: DirectSpec, window: Window, panels: int, register: Tile
     """Return the blocks of a tile whose patches, a block of terms of them, stay in the second-level cache."""
     size, total = plan.size_of(spec.arithmetic), spec.images * window.grid
     terms = _term_block(spec, window)
-    pixels = plan.cut(total, max(register.rows, int(machine.l2_bytes * PATCHES_PART / (terms * size))))
+    pixels = total
+    if not spec.strips_first:
+        pixels = plan.cut(total, max(register.rows, int(machine.l2_bytes * PATCHES_PART / (terms * size))))
     block = panels
     if total == pixels:
         block = plan.cut(panels, max(LEAST_PANELS, int(machine.l2_bytes * PANELS_PART / (terms * register.columns * size))))
@@ -326,8 +338,9 @@ def _gathered_tile(spec: DirectSpec, window: Window, panels: int, register: Tile
     def tiles() -> int:
         return -(-total // pixels) * -(-panels // block) * spec.groups * len(spec.phases)
 
-    while tiles() < GATHERED_TILES and pixels * block * per_pixel > LEAST_TILE_FLOPS:
-        if block > LEAST_PANELS:
+    least = TILES if spec.strips_first else GATHERED_TILES
+    while tiles() < least and pixels * block * per_pixel > LEAST_TILE_FLOPS:
+        if block > LEAST_PANELS and not spec.strips_first:
             block = -(-block // 2)
         elif pixels > LEAST_PIXELS:
             pixels = plan.cut(total, -(-pixels // 2))

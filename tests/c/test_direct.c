@@ -74,6 +74,7 @@ static void cut(trial *t, generator *r)
     }
     int64_t pixels = d->images * rows * cols, terms = ck_min(CK_SUM_BLOCK, taps * d->in_channels);
     d->pixel_block = one_in(r, 2) ? (one_in(r, 2) ? pixels : between(r, 1, pixels)) : 0;
+    d->strips_first = one_in(r, 2);
     d->term_block = one_in(r, 3) ? between(r, 1, terms) : terms;
     d->row_block = one_in(r, 2) ? rows : between(r, 1, rows);
     d->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
@@ -111,7 +112,7 @@ static void size_scratch(trial *t, generator *r)
         int64_t pixels = d->image_block * rows * cols, copied = d->image_block * reach * d->in_channels;
         if (d->pixel_block) {
             pixels = ck_min(d->pixel_block, d->images * w->out_height * w->out_width);
-            copied = pixels * terms;
+            copied = (d->strips_first ? d->kernel->rows : pixels) * terms;
         }
         if (!t->phases[i].in_place)
             staged = ck_max(staged, copied * size);

@@ -168,23 +168,63 @@ static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t
             }
 }
 
-/* The same over patches, of which it first gathers the terms. */
+/* Where the terms from k0 on of pixels from `pixel` on lie `step` elements apart; gathers them if they do not so in the
+ * image. */
+static const char *patches_of(const ck_direct *d, const ck_direct_phase *phase, const source *from, int64_t pixel,
+                              int64_t pixels, int64_t k0, int64_t k1, int64_t *step)
+{
+    int64_t size = ck_size(d->kernel->arithmetic);
+    if (phase->in_place) {
+        *step = from->view.col_step;
+        return from->view.data + (pixel * *step + k0) * size;
+    }
+    *step = k1 - k0;
+    ck_im2col(&phase->window, &from->pixels, size, d->in_channels, pixel, pixels, k0, k1, from->patches);
+    return from->patches;
+}
+
+/* The same over patches: all of the tile's pixels for one panel after the other. */
 static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
                    int64_t k1, const sums *s)
 {
-    int64_t size = ck_size(d->kernel->arithmetic), panel_step, step = k1 - k0;
+    int64_t size = ck_size(d->kernel->arithmetic), panel_step, step;
     const ck_segment all = {0, 0, k1 - k0};
-    const char *patches = from->patches;
-    if (phase->in_place) {
-        step = from->view.col_step;
-        patches = from->view.data + (t->pixel0 * step + k0) * size;
-    } else {
-        ck_im2col(&phase->window, &from->pixels, size, d->in_channels, t->pixel0, t->pixels, k0, k1, from->patches);
-    }
+    const char *patches = patches_of(d, phase, from, t->pixel0, t->pixels, k0, k1, &step);
     const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
     for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
         add_run(d, t->pixels, patches, step, panel, &all, 1, s->data + p * d->kernel->columns * size, s->col_step,
                 k0 > 0);
+}
+
+static void prefetch(const char *from, const char *end)
+{
+    for (; from < end; from += CACHE_LINE)
+        __builtin_prefetch(from);
+}
+
+/* The same with all panels for one strip of pixels after the other, and the next strip's pixels on their way meanwhile. */
+static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from,
+                          int64_t k0, int64_t k1, const sums *s)
+{
+    const ck_dot_kernel *kernel = d->kernel;
+    int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns, panel_step, step;
+    const ck_segment all = {0, 0, k1 - k0};
+    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    char *to = s->data;
+    for (int64_t strips = ck_ceil_div(t->pixels, kernel->rows), pixel = 0; strips > 0; strips--) {
+        int64_t rows = ck_ceil_div(t->pixels - pixel, strips), next = 0;
+        const char *patches = patches_of(d, phase, from, t->pixel0 + pixel, rows, k0, k1, &step);
+        if (phase->in_place && step == k1 - k0)
+            next = ck_min(rows, t->pixels - pixel - rows) * step * size;
+        for (int64_t p = 0; p < t->panels; p++) {
+            const char *after = patches + rows * step * size;
+            prefetch(after + next * p / t->panels, after + next * (p + 1) / t->panels);
+            kernel->across(rows, patches, step, panel + p * panel_step * size, columns, &all, 1, to + p * columns * size,
+                           s->col_step, k0 > 0);
+        }
+        to += rows * s->col_step * size;
+        pixel += rows;
+    }
 }
 
 static void store_tile(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const char *from)
@@ -236,7 +276,7 @@ static bool place_pixels(const ck_direct *d, const ck_direct_phase *phase, const
     if (phase->in_place)
         return true;
     if (d->pixel_block)
-        return t->pixels * term_block * size <= d->stage_bytes;
+        return (d->strips_first ? d->kernel->rows : t->pixels) * term_block * size <= d->stage_bytes;
     const ck_block block = {t->images, t->row0, t->rows, t->col0, t->cols};
     return ck_stage_padded(&phase->window, &from->pixels, &block, d->in_channels, size, from->patches, d->stage_bytes,
                            &from->view);
@@ -257,10 +297,12 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
+    void (*add_terms)(const ck_direct *, const ck_direct_phase *, const tile *, const source *, int64_t, int64_t,
+                      const sums *) = d->pixel_block == 0 ? walk : d->strips_first ? gather_strips : gather;
     for (int64_t k0 = 0; k0 < terms; k0 += step) {
         if (k0 && ck_worker_stop(worker))
             return;
-        (d->pixel_block ? gather : walk)(d, phase, &t, &from, k0, ck_min(terms, k0 + step), &s);
+        add_terms(d, phase, &t, &from, k0, ck_min(terms, k0 + step), &s);
     }
     if (!phase->out_in_place)
         store_tile(d, phase, &t, s.data);

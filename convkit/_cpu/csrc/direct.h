@@ -41,6 +41,7 @@ typedef struct {
     int64_t units, packs;
     int64_t pixel_block; /* pixels of a tile when gathering, where in_place and out_in_place say moreover that the pixels
                           * of all rows and images lie evenly (in_place: and meet the grid's one to one); 0: walking, */
+    bool strips_first;   /* gathering: all panels, which stay in the second-level cache, for one strip of pixels */
     int64_t image_block, row_block, col_block; /* with tiles of this size; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of channels out of a tile */
     int64_t term_block;                        /* terms that a register tile sums at a time, at most CK_SUM_BLOCK */

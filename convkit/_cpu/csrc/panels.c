@@ -6,7 +6,7 @@
 enum { CHANNELS_AT_ONCE = 256 };
 
 /* Rows of a filter are far apart, so that the hardware does not see which come next. */
-enum { ROWS_AHEAD = 12, CACHE_LINE = 64 };
+enum { ROWS_AHEAD = 12 };
 
 /* Rows of whole panels, all in one dense run of memory. */
 static void split_rows(int64_t size, int64_t columns, int64_t panels, const char *from, int64_t from_step, int64_t rows,

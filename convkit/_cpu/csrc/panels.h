@@ -4,6 +4,9 @@
 
 #include "direct.h"
 
+/* The distance of two prefetches: nothing goes wrong where lines are longer. */
+enum { CACHE_LINE = 64 };
+
 static inline int64_t ck_panels_of(const ck_direct *d) { return ck_ceil_div(d->out_channels, d->kernel->columns); }
 
 /* Packs the terms k0 .. k1 - 1 of the phase's patch for neighbouring panels of a group, `panel_step` elements from one
