@@ -23,13 +23,18 @@ SUMS_PARTS = 8
 # elements more move each pixel to other sets.  On an AMD EPYC 9004 that made 1x1 layers 1.2 to 1.3 times as fast.
 CONFLICT_BYTES = 2048
 PITCH = 16
-# Terms that a register tile sums at a time: a panel of so many takes half of a first-level cache of 32 KiB.
+# Most terms that a register tile sums at a time.  The panel of so many takes all of a first-level cache of 32 KiB, but
+# streams from the second level at full speed; 256 and 384 were 0 to 10 % slower.  This and the constants below were tuned
+# on an AMD EPYC Milan with AVX2 (L2 512 KiB): docs/decisions/0009-gathered-patches.md.
 TERM_BLOCK = 512
-PATCHES_PART = 1/4
-PANELS_PART = 1/4
-STRIPS_FIRST_PART = 1/2
-# Copying patches pays when so many panels share them; a tile is not cut below the least, for the same reason.
+# Patches that are gathered take this part of the second-level cache, twice as much where one tile then holds all pixels,
+# and the panels that such a tile packs for itself this part; panels come first if all of them fit the last.
+PATCH_PARTS = 4
+PACKED_PARTS = 4
+STRIPS_FIRST_PARTS = 2
+# Gathering copies a pixel once per tap, which pays when so many panels share the copy.
 GATHERED_PANELS = 8
+# A tile is not cut below so many panels and pixels only to get more tiles than the last.
 LEAST_PANELS = 4
 LEAST_PIXELS = 96
 GATHERED_TILES = 16
@@ -222,7 +227,7 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
         phases=tuple(place(draft, phase, whole) for phase in phases),
         packed_bytes=packed,
         strips_first=gathers
-        and panels * _term_block(draft, window) * width * size <= machine.l2_bytes * STRIPS_FIRST_PART,
+        and panels * _term_block(draft, window, machine) * width * size <= machine.l2_bytes // STRIPS_FIRST_PARTS,
     )
     tile = (_gathered_tile if gathers else _walked_tile)(draft, window, panels, register, machine)
     while True:
@@ -315,30 +320,32 @@ def _scratch(spec: DirectSpec, tile: DirectTile, width: int, packs: bool) -> tup
     return plan.aligned(staged), plan.aligned(filters), plan.aligned(sums)
 
 
-def _term_block(spec: DirectSpec, window: Window) -> int:
+def _term_block(spec: DirectSpec, window: Window, machine: Machine) -> int:
     """Return how many terms a register tile sums at a time: whole taps, or equal parts of one."""
-    channels = spec.in_channels
-    if channels > TERM_BLOCK:
-        return plan.cut(channels, TERM_BLOCK)
-    return plan.cut(window.taps, TERM_BLOCK // channels) * channels
+    channels, most = spec.in_channels, TERM_BLOCK
+    patches = spec.images * window.grid * most * plan.size_of(spec.arithmetic)
+    if machine.l2_bytes // PATCH_PARTS < patches <= machine.l2_bytes:
+        most //= 2  # so that one tile can hold all pixels
+    if channels > most:
+        return plan.cut(channels, most)
+    return plan.cut(window.taps, most // channels) * channels
 
 
 def _gathered_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> DirectTile:
     """Return the blocks of a tile whose patches, a block of terms of them, stay in the second-level cache."""
-    size, total = plan.size_of(spec.arithmetic), spec.images * window.grid
-    terms = _term_block(spec, window)
-    pixels = total
-    if not spec.strips_first:
-        pixels = plan.cut(total, max(register.rows, int(machine.l2_bytes * PATCHES_PART / (terms * size))))
-    block = panels
-    if total == pixels:
-        block = plan.cut(panels, max(LEAST_PANELS, int(machine.l2_bytes * PANELS_PART / (terms * register.columns * size))))
+    size, pixels = plan.size_of(spec.arithmetic), spec.images * window.grid
+    total, block, terms = pixels, panels, _term_block(spec, window, machine)
+    if not spec.strips_first and total * terms * size > 2 * machine.l2_bytes // PATCH_PARTS:
+        pixels = plan.cut(total, max(register.rows, machine.l2_bytes // PATCH_PARTS // (terms * size)))
+    elif not spec.strips_first:
+        most = machine.l2_bytes // PACKED_PARTS // (terms * register.columns * size)
+        block = plan.cut(panels, max(LEAST_PANELS, most))
+    least = TILES if spec.strips_first else GATHERED_TILES
     per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
 
     def tiles() -> int:
         return -(-total // pixels) * -(-panels // block) * spec.groups * len(spec.phases)
 
-    least = TILES if spec.strips_first else GATHERED_TILES
     while tiles() < least and pixels * block * per_pixel > LEAST_TILE_FLOPS:
         if block > LEAST_PANELS and not spec.strips_first:
             block = -(-block // 2)
@@ -366,7 +373,7 @@ def _walked_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, 
     images = 1
     if (rows, columns) == window.out_size:
         images = max(1, min(spec.images, elements // numbers(1, rows, columns)))
-    tile = DirectTile(0, images, rows, columns, panels, _term_block(spec, window))
+    tile = DirectTile(0, images, rows, columns, panels, _term_block(spec, window, machine))
     per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
 
     def tiles() -> int:

@@ -353,7 +353,7 @@ class Direct(Implementation):
         if 4 * channels < width:
             return f"its register tile is {width} channels wide, and a group has {channels} only"
         across = g.in_size[1] // g.strides[1] if problem.op == "conv2d_backprop_input" else g.out_size[1]
-        if across < LEAST_ACROSS and problem.op != "conv2d_backprop_filter":
+        if across < LEAST_ACROSS and problem.op != "conv2d_backprop_filter" and not self._gathers(problem, machine):
             return f"its register tiles lie along rows, and the result has {across} pixels in one only"
         grid = g.out_size[0] * g.out_size[1]
         few = grid == 1 or g.batch * grid < LEAST_PIXELS
@@ -364,6 +364,12 @@ class Direct(Implementation):
         if problem.op == "conv2d_backprop_input" and plan.scatters(g):
             return "scattering output gradients multiplies less than gathering them"
         return None
+
+    @staticmethod
+    def _gathers(problem: Problem, machine: Machine) -> bool:
+        """Tell whether register tiles cross the rows of the result."""
+        spec = _direct_spec(problem, machine)
+        return isinstance(spec, direct.DirectSpec) and spec.tile.pixels > 0
 
     @staticmethod
     def _lies_in_planes(problem: Problem) -> bool:
