@@ -24,11 +24,11 @@ SUMS_PARTS = 8
 CONFLICT_BYTES = 2048
 PITCH = 16
 # Most terms that a register tile sums at a time.  The panel of so many takes all of a first-level cache of 32 KiB, but
-# streams from the second level at full speed; 256 and 384 were 0 to 10 % slower.  This and the constants below were tuned
-# on an AMD EPYC Milan with AVX2 (L2 512 KiB): docs/decisions/0009-gathered-patches.md.
+# streams from the second level at full speed; 256 and 384 were 0 to 10 % slower.  This and the constants below were
+# tuned on an AMD EPYC Milan with AVX2 (L2 512 KiB): docs/decisions/0009-gathered-patches.md.
 TERM_BLOCK = 512
-# Patches that are gathered take this part of the second-level cache, twice as much where one tile then holds all pixels,
-# and the panels that such a tile packs for itself this part; panels come first if all of them fit the last.
+# Patches that are gathered take this part of the second-level cache, twice as much where one tile then holds all
+# pixels, and the panels that such a tile packs for itself this part; panels come first if all of them fit the last.
 PATCH_PARTS = 4
 PACKED_PARTS = 4
 STRIPS_FIRST_PARTS = 2

@@ -172,12 +172,13 @@ class DirectPlan(EnginePlan):
     def __init__(self, spec: direct.DirectSpec, problem: Problem, copies: tuple[str, ...]) -> None:
         super().__init__(spec, problem, _engine.Direct(spec), copies, blas.NO_HOLD)
         self.packer = _engine.Packer(spec)
+        self.packed_bytes = spec.packed_bytes
 
     def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:
         image, weights = reversed(operands) if self.filter_first else operands
 
         def make() -> Any:
-            kept = _aligned_bytes(self.spec.packed_bytes)
+            kept = _aligned_bytes(self.packed_bytes)
             self.packer.pack(weights, kept, threads)
             return kept
 

@@ -112,7 +112,7 @@ static void size_scratch(trial *t, generator *r)
         int64_t pixels = d->image_block * rows * cols, copied = d->image_block * reach * d->in_channels;
         if (d->pixel_block) {
             pixels = ck_min(d->pixel_block, d->images * w->out_height * w->out_width);
-            copied = (d->strips_first ? d->kernel->rows : pixels) * terms;
+            copied = (d->strips_first ? ck_min(d->kernel->rows, pixels) : pixels) * terms;
         }
         if (!t->phases[i].in_place)
             staged = ck_max(staged, copied * size);

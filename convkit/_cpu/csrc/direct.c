@@ -276,7 +276,7 @@ static bool place_pixels(const ck_direct *d, const ck_direct_phase *phase, const
     if (phase->in_place)
         return true;
     if (d->pixel_block)
-        return (d->strips_first ? d->kernel->rows : t->pixels) * term_block * size <= d->stage_bytes;
+        return (d->strips_first ? ck_min(d->kernel->rows, t->pixels) : t->pixels) * term_block * size <= d->stage_bytes;
     const ck_block block = {t->images, t->row0, t->rows, t->col0, t->cols};
     return ck_stage_padded(&phase->window, &from->pixels, &block, d->in_channels, size, from->patches, d->stage_bytes,
                            &from->view);
