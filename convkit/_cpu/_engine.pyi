@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .depthwise_tiles import DepthwiseGradientSpec, DepthwiseSpec
-from .direct import DirectGradientSpec, DirectSpec
+from .direct import DirectSpec
+from .direct_gradient import DirectGradientSpec
 from .plan import FilterGradientSpec, ProductSpec, ScatterSpec
 
 _Array = npt.NDArray[Any]

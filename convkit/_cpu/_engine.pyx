@@ -250,8 +250,9 @@ cdef extern from "direct_gradient.h" nogil:
         ck_store_fn store
         flag accumulate
         int64_t images, groups, in_channels, out_channels
-        flag image_in_place, gradient_in_place
-        int64_t image_block, row_block, col_block, tap_block, panel_block, slices, slice_blocks
+        flag image_in_place, gradient_in_place, out_in_place
+        int64_t image_block, row_block, col_block, strip, tap_block, strip_block, panel_block, strips_at_once
+        int64_t slices, slice_blocks
         char *partials
         int64_t stage_bytes, gradient_bytes
 
@@ -862,7 +863,7 @@ cdef class Packer(Direct):
 
 
 cdef class DirectGradient(Run):
-    """The filter gradient by register tiles; built from a `direct.DirectGradientSpec`."""
+    """The filter gradient by register tiles; built from a `DirectGradientSpec`."""
 
     cdef ck_direct_gradient g
 
@@ -876,9 +877,9 @@ cdef class DirectGradient(Run):
         fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
         g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
         g.pixels.plain = spec.image_plain
-        g.pixels.pitch = spec.pitch
         fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
         g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        g.gradients.plain = spec.gradient_plain
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer(&g.out, self.arithmetic)
         g.accumulate = spec.accumulate
@@ -886,8 +887,10 @@ cdef class DirectGradient(Run):
         g.images, g.groups = spec.images, spec.groups
         g.in_channels, g.out_channels = spec.in_channels, spec.out_channels
         g.image_in_place, g.gradient_in_place = spec.image_in_place, spec.gradient_in_place
+        g.out_in_place = spec.out_in_place
         g.image_block, g.row_block, g.col_block = spec.block
-        g.tap_block, g.panel_block = spec.tile
+        g.strip, g.strips_at_once = spec.strip, spec.strips_at_once
+        g.tap_block, g.strip_block, g.panel_block = spec.tile
         g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
         g.stage_bytes, g.gradient_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes

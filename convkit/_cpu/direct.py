@@ -12,13 +12,11 @@ from . import plan
 from .isa import Tile, tile_for
 from .layouts import Kind, is_plain, pixel_layout, settle_strides
 from .machine import Machine
-from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Phase, Window
+from .plan import LEAST_TILE_FLOPS, TILES, Phase, Window
 
 # A tile's pixels and sums take this part of the second-level cache, beside the filter's panels that stream through it.
 # Tuned on an AMD EPYC 9004 (1 MiB).
 CACHE_PARTS = 2
-# The sums of a filter gradient's tile take this part of a core's share of the last-level cache.
-SUMS_PARTS = 8
 # Distances between pixels that are a multiple of this conflict in a first-level cache of 32 KiB in 8 ways; PITCH
 # elements more move each pixel to other sets.  On an AMD EPYC 9004 that made 1x1 layers 1.2 to 1.3 times as fast.
 CONFLICT_BYTES = 2048
@@ -38,8 +36,6 @@ GATHERED_PANELS = 8
 LEAST_PANELS = 4
 LEAST_PIXELS = 96
 GATHERED_TILES = 16
-# No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
-MOST_PARTIAL_BYTES = 24 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +86,6 @@ class DirectSpec:
     packed_bytes: int
     shared_bytes: int
     fills_all: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DirectGradientSpec:
-    """As `ck_direct_gradient` in direct_gradient.h."""
-
-    arithmetic: str
-    isa: str
-    window: Window
-    image: Operand
-    image_plain: bool
-    pitch: int
-    image_in_place: bool
-    gradient: Operand
-    gradient_in_place: bool
-    out: Operand
-    group_bytes: tuple[int, int, int]
-    accumulate: bool
-    images: int
-    groups: int
-    in_channels: int
-    out_channels: int
-    block: tuple[int, int, int]
-    tile: tuple[int, int]
-    slices: int
-    slice_blocks: int
-    scratch: tuple[int, int]
-    shared_bytes: int
 
 
 def forward_spec(
@@ -195,7 +163,7 @@ def _pitch(image: Operand, channels: int, step: int, taps: tuple[int, ...]) -> i
     return channels + PITCH if taps == (1, 1) and channels > 1 and apart and apart % CONFLICT_BYTES == 0 else 0
 
 
-def _stays_inside(window: Window) -> bool:
+def stays_inside(window: Window) -> bool:
     """Tell whether no tap of any output pixel leaves the image."""
     return all(
         min(at) >= 0 and (out - 1) * step + max(at) < size
@@ -266,7 +234,7 @@ def _walked_phase(spec: DirectSpec, phase: Phase, whole: bool) -> DirectPhase:
         out_at=phase.out_at,
         row_tap=phase.row_tap,
         col_tap=phase.col_tap,
-        in_place=spec.image_plain and not spec.pitch and _stays_inside(phase.window),
+        in_place=spec.image_plain and not spec.pitch and stays_inside(phase.window),
         out_in_place=whole and is_plain(spec.out, spec.arithmetic),
     )
 
@@ -392,87 +360,3 @@ def _walked_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, 
         else:
             break
     return tile
-
-
-def filter_gradient_spec(
-    g: ConvGeometry,
-    image: Operand,
-    gradient: Operand,
-    out: Operand,
-    accumulate: bool,
-    limit: int,
-    machine: Machine,
-) -> DirectGradientSpec:
-    """Plan a filter gradient."""
-    arithmetic = plan.arithmetic_of(gradient.dtype)
-    size = plan.size_of(arithmetic)
-    image, gradient, out = map(settle_strides, (image, gradient, out))
-    register = tile_for(arithmetic, machine.isa)
-    window = plan.forward_window(g)
-    panels = -(-g.group_out // register.columns)
-    image_plain = is_plain(image, arithmetic)
-    pitch = _pitch(image, g.group_in, g.strides[1], g.filter_size)
-    in_place = image_plain and not pitch and _stays_inside(window)
-    gradient_in_place = is_plain(gradient, arithmetic) and g.group_out % register.columns == 0
-    block = _block(window, g.batch)
-    pixels = block[0] * block[1] * block[2]
-    blocks = -(-g.batch // block[0]) * -(-window.out_size[0] // block[1]) * -(-window.out_size[1] // block[2])
-    tap_rows, tap_numbers = len(window.row_at), len(window.col_at) * g.group_in * register.columns
-    taps, panel_block = tap_rows, panels
-    # Sums are touched once per block of pixels, so that they may lie in the last-level cache.
-    elements = machine.llc_share // SUMS_PARTS // size
-    while taps * panel_block * tap_numbers > elements and (taps > 1 or panel_block > 1):
-        if panel_block > 1:
-            panel_block = -(-panel_block // 2)
-        else:
-            taps = -(-taps // 2)
-    tiles = -(-tap_rows // taps) * -(-panels // panel_block) * g.groups
-    slices = 1
-    if tiles < TILES // 2:
-        by_work = int(2.0 * taps * panel_block * tap_numbers * pixels * blocks / LEAST_TILE_FLOPS)
-        by_memory = MOST_PARTIAL_BYTES // (tiles * taps * panel_block * tap_numbers * size)
-        slices = max(1, min(-(-TILES // tiles), by_work, by_memory, blocks))
-    slice_blocks = -(-blocks // slices)
-    slices = -(-blocks // slice_blocks)
-    part = replace(window, row_at=window.row_at[:taps])
-    scratch = (
-        0 if in_place else plan.aligned(block[0] * _reach(part, block[1], block[2]) * (pitch or g.group_in) * size),
-        0 if gradient_in_place else plan.aligned(pixels * panel_block * register.columns * size),
-    )
-    partial = tiles * slices * taps * panel_block * tap_numbers * size
-    if partial + sum(scratch) > limit:
-        raise WorkspaceError(plan.too_small(partial + sum(scratch), limit))
-    return DirectGradientSpec(
-        arithmetic=arithmetic,
-        isa=register.isa,
-        window=window,
-        image=image,
-        image_plain=image_plain,
-        pitch=pitch,
-        image_in_place=in_place,
-        gradient=gradient,
-        gradient_in_place=gradient_in_place,
-        out=out,
-        group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),
-        accumulate=accumulate,
-        images=g.batch,
-        groups=g.groups,
-        in_channels=g.group_in,
-        out_channels=g.group_out,
-        block=block,
-        tile=(taps, panel_block),
-        slices=slices,
-        slice_blocks=slice_blocks,
-        scratch=scratch,
-        shared_bytes=partial,
-    )
-
-
-def _block(window: Window, images: int) -> tuple[int, int, int]:
-    """Return images, rows and columns of at most SUM_BLOCK output pixels."""
-    rows, columns = window.out_size
-    if columns > SUM_BLOCK:
-        return 1, 1, plan.cut(columns, SUM_BLOCK)
-    if rows * columns > SUM_BLOCK:
-        return 1, plan.cut(rows, SUM_BLOCK // columns), columns
-    return min(images, SUM_BLOCK // (rows * columns)), rows, columns

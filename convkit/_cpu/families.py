@@ -14,7 +14,7 @@ from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
-from . import _engine, blas, depthwise_tiles, direct, memory, plan, reference
+from . import _engine, blas, depthwise_tiles, direct, direct_gradient, memory, plan, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
@@ -91,7 +91,7 @@ LEAST_SHARED_FLOPS = 2_000_000
 EngineSpec = (
     plan.Spec
     | direct.DirectSpec
-    | direct.DirectGradientSpec
+    | direct_gradient.DirectGradientSpec
     | depthwise_tiles.DepthwiseSpec
     | depthwise_tiles.DepthwiseGradientSpec
 )
@@ -307,13 +307,13 @@ class Im2col(Implementation):
 
 
 @functools.lru_cache(maxsize=256)
-def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | direct.DirectGradientSpec:
+def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | direct_gradient.DirectGradientSpec:
     """Return the direct engine's specification for a problem, or raise WorkspaceError."""
     g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
     if problem.op == "conv2d":
         return direct.forward_spec(g, first, second, problem.out, limit, machine)
     if problem.op == "conv2d_backprop_filter":
-        return direct.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
+        return direct_gradient.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
     return direct.gather_spec(g, first, second, problem.out, limit, machine)
 
 
@@ -401,7 +401,7 @@ def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _gradient_copies(spec: direct.DirectGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
+def _gradient_copies(spec: direct_gradient.DirectGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
     sentences = []
     if not spec.image_in_place:
         sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))

@@ -1,27 +1,33 @@
 #include "direct_gradient.h"
 
-#include "padded.h"
 #include "slices.h"
 
 typedef struct {
-    int64_t group, tap0, taps, panel0, panels; /* taps: rows of them */
+    int64_t group, tap0, taps, channel0, channels, panel0, panels; /* taps: rows of them */
 } tile;
 
 static int64_t panels_of(const ck_direct_gradient *g) { return ck_ceil_div(g->out_channels, g->kernel->columns); }
 
+static int64_t strips_of(const ck_direct_gradient *g) { return ck_ceil_div(g->in_channels, g->strip); }
+
 static int64_t tiles_of(const ck_direct_gradient *g)
 {
-    return g->groups * ck_ceil_div(g->window.rows, g->tap_block) * ck_ceil_div(panels_of(g), g->panel_block);
+    return g->groups * ck_ceil_div(g->window.rows, g->tap_block) * ck_ceil_div(strips_of(g), g->strip_block) *
+           ck_ceil_div(panels_of(g), g->panel_block);
 }
 
 static tile tile_of(const ck_direct_gradient *g, int64_t number)
 {
     int64_t panel_blocks = ck_ceil_div(panels_of(g), g->panel_block);
+    int64_t strip_blocks = ck_ceil_div(strips_of(g), g->strip_block);
     int64_t tap_blocks = ck_ceil_div(g->window.rows, g->tap_block);
     tile t;
     t.panel0 = number % panel_blocks * g->panel_block;
     t.panels = ck_min(g->panel_block, panels_of(g) - t.panel0);
     number /= panel_blocks;
+    t.channel0 = number % strip_blocks * g->strip_block * g->strip;
+    t.channels = ck_min(g->strip_block * g->strip, g->in_channels - t.channel0);
+    number /= strip_blocks;
     t.tap0 = number % tap_blocks * g->tap_block;
     t.taps = ck_min(g->tap_block, g->window.rows - t.tap0);
     t.group = number / tap_blocks;
@@ -49,98 +55,154 @@ static ck_block block_of(const ck_direct_gradient *g, int64_t number, int64_t *i
     return b;
 }
 
-/* Elements of a tile's sums. */
-static int64_t tile_numbers(const ck_direct_gradient *g)
+/* Where a tile's sums lie: the steps are bytes from one to the next, and `ld` is elements. */
+typedef struct {
+    char *data;
+    int64_t panel, tap_row, tap_col, ld;
+} sums_view;
+
+/* Bytes of a whole tile's sums. */
+static int64_t tile_bytes(const ck_direct_gradient *g)
 {
-    return g->tap_block * g->window.cols * g->in_channels * g->panel_block * g->kernel->columns;
+    return g->panel_block * g->tap_block * g->window.cols * ck_min(g->strip_block * g->strip, g->in_channels) *
+           g->kernel->columns * ck_size(g->kernel->arithmetic);
 }
 
-/* The tile's part of the window, and where it finds its pixels. */
-static bool view_pixels(const ck_direct_gradient *g, const tile *t, const ck_block *b, int64_t image0, char *scratch,
-                        ck_window *w, ck_view *v)
+static sums_view sums_of(const ck_direct_gradient *g, const tile *t, int64_t unit)
+{
+    int64_t size = ck_size(g->kernel->arithmetic), columns = g->kernel->columns;
+    if (!g->out_in_place) {
+        int64_t per_tap = t->channels * columns * size, per_row = g->window.cols * per_tap;
+        return (sums_view){g->partials + unit * tile_bytes(g), t->taps * per_row, per_row, per_tap, columns};
+    }
+    const int64_t *stride = g->out.stride;
+    char *to = g->out.data + t->group * g->out_group + t->tap0 * stride[0] + t->channel0 * stride[2] +
+               t->panel0 * columns * size;
+    return (sums_view){to, columns * size, stride[0], stride[1], stride[2] / size};
+}
+
+/* The tile's part of the window, and where it finds `channels` channels of the block's pixels from channel0 on. */
+static bool view_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const ck_block *b,
+                        int64_t image0, int64_t channel0, int64_t channels, char *scratch, ck_strips *v)
 {
     int64_t size = ck_size(g->kernel->arithmetic);
+    const int64_t *stride = g->pixels.array.stride;
     ck_pixels pixels = g->pixels;
-    pixels.array.data += t->group * g->image_group + image0 * pixels.array.stride[0];
-    *w = g->window;
-    w->rows = t->taps;
-    w->row_at += t->tap0;
-    *v = (ck_view){pixels.array.data, 0, 0, pixels.array.stride[0] / size, pixels.array.stride[1] / size,
-                   pixels.array.stride[2] / size};
-    return g->image_in_place ||
-           ck_stage_padded(w, &pixels, b, g->in_channels, size, scratch, g->stage_bytes, v);
+    pixels.array.data += t->group * g->image_group + image0 * stride[0] + channel0 * stride[3];
+    if (!g->image_in_place)
+        return ck_lay_strips(w, &pixels, b, channels, g->strip, size, scratch, g->stage_bytes, v);
+    int64_t row = stride[1] / size, col = stride[2] / size;
+    *v = (ck_strips){pixels.array.data + (b->row0 * w->row_step * row + b->col0 * w->col_step * col) * size,
+                     g->strip, stride[0] / size, w->row_step * row, w->col_step * col, 0, 1, row, 0, 1, col};
+    return true;
 }
 
 /* The block's output gradients in the tile's panels, channels beyond the last filled with zeros. */
 static bool view_gradients(const ck_direct_gradient *g, const tile *t, const ck_block *b, int64_t image0, char *scratch,
-                           ck_view *v)
+                           ck_strips *v)
 {
-    const ck_array *a = &g->gradients.array;
-    int64_t size = ck_size(g->kernel->arithmetic), columns = g->kernel->columns, width = t->panels * columns;
-    const char *from = a->data + t->group * g->gradient_group + image0 * a->stride[0] + b->row0 * a->stride[1] +
-                       b->col0 * a->stride[2] + t->panel0 * columns * a->stride[3];
+    static const int64_t here[] = {0};
+    int64_t size = ck_size(g->kernel->arithmetic), columns = g->kernel->columns;
+    const int64_t *stride = g->gradients.array.stride;
+    ck_pixels gradients = g->gradients;
+    gradients.array.data +=
+        t->group * g->gradient_group + image0 * stride[0] + t->panel0 * columns * stride[3];
     if (g->gradient_in_place) {
-        *v = (ck_view){from, 0, 0, a->stride[0] / size, a->stride[1] / size, a->stride[2] / size};
+        *v = (ck_strips){gradients.array.data + b->row0 * stride[1] + b->col0 * stride[2],
+                         columns, stride[0] / size, stride[1] / size, stride[2] / size, 0, 1, 0, 0, 1, 0};
         return true;
     }
-    *v = (ck_view){scratch, 0, 0, b->rows * b->cols * width, b->cols * width, width};
-    if (b->images * b->rows * b->cols * width * size > g->gradient_bytes)
-        return false;
-    int64_t channels = ck_min(width, g->out_channels - t->panel0 * columns);
+    const ck_window grid = {.height = g->window.out_height, .width = g->window.out_width,
+                            .out_height = g->window.out_height, .out_width = g->window.out_width,
+                            .row_step = 1, .col_step = 1, .rows = 1, .cols = 1, .row_at = here, .col_at = here};
+    int64_t channels = ck_min(t->panels * columns, g->out_channels - t->panel0 * columns);
+    return ck_lay_strips(&grid, &gradients, b, channels, columns, size, scratch, g->gradient_bytes, v);
+}
+
+/* The block's pixels in runs that lie evenly in both operands. */
+static int64_t segments_of(const ck_block *b, const ck_strips *x, const ck_strips *dy, ck_segment *segments)
+{
+    int64_t count = 0;
     for (int64_t n = 0; n < b->images; n++)
         for (int64_t i = 0; i < b->rows; i++) {
-            char *to = scratch + (n * v->image_step + i * v->row_step) * size;
-            ck_load_block(g->gradients.load, size, to, width, 1, from + n * a->stride[0] + i * a->stride[1],
-                          a->stride[2], a->stride[3], b->cols, channels);
-            for (int64_t j = 0; channels < width && j < b->cols; j++)
-                __builtin_memset(to + (j * width + channels) * size, 0, (size_t)((width - channels) * size));
+            ck_segment next = {n * x->image_step + i * x->row_step, n * dy->image_step + i * dy->row_step, b->cols};
+            ck_segment *last = segments + count - 1;
+            if (count && next.a_at == last->a_at + last->count * x->col_step &&
+                next.b_at == last->b_at + last->count * dy->col_step)
+                last->count += b->cols;
+            else
+                segments[count++] = next;
         }
-    return true;
+    return count;
 }
 
-/* Adds a block's products to the sums of one run of `length` neighbouring rows of the tile, from tap row a on. */
-static void add_run(const ck_direct_gradient *g, const tile *t, const ck_window *w, const ck_view *x, const ck_view *dy,
-                    const ck_segment *segments, int64_t count, int64_t at, int64_t length, char *sums, bool add)
-{
-    const ck_dot_kernel *kernel = g->kernel;
-    int64_t size = ck_size(kernel->arithmetic), width = t->panels * kernel->columns;
-    int64_t strips = ck_ceil_div(length, kernel->rows), strip = ck_ceil_div(length, strips);
-    for (int64_t p = 0; p < t->panels; p++)
-        for (int64_t m = 0; m < length; m += strip)
-            kernel->along(ck_min(strip, length - m), x->data + (at + m) * size, w->col_step * x->col_step,
-                          dy->data + p * kernel->columns * size, dy->col_step, segments, count,
-                          sums + (m * width + p * kernel->columns) * size, width, add);
-}
-
-static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number, char *scratch, char *sums, bool add)
-{
-    int64_t image0, size = ck_size(g->kernel->arithmetic), width = t->panels * g->kernel->columns;
-    const ck_block b = block_of(g, number, &image0);
-    ck_window w;
-    ck_view x, dy;
+/* One product of a strip at one tap, or at the taps of a row in one run, with one panel of output gradients. */
+typedef struct {
+    const ck_dot_kernel *kernel;
     ck_segment segments[CK_SUM_BLOCK];
-    if (b.images * b.rows > CK_SUM_BLOCK || !view_pixels(g, t, &b, image0, scratch, &w, &x) ||
+    int64_t count, a_step, b_step;
+    bool add;
+} walk;
+
+static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, char *sums, int64_t ld)
+{
+    int64_t most = s->kernel->rows, rows = ck_ceil_div(length, ck_ceil_div(length, most));
+    for (int64_t m = 0; m < length; m += rows)
+        s->kernel->along(ck_min(rows, length - m), a + m * size, s->a_step, b, s->b_step, s->segments, s->count,
+                         sums + m * ld * size, ld, s->add);
+}
+
+/* Whether all the taps of a row are one run of neighbouring numbers, in the image and in the sums. */
+static bool taps_are_a_run(const ck_direct_gradient *g, const ck_window *w, const ck_strips *x, const sums_view *sums)
+{
+    bool merged = g->strip == g->in_channels && x->col_pitch == g->in_channels && x->col_every == 1 &&
+                  (w->cols == 1 || sums->tap_col == g->in_channels * sums->ld * ck_size(g->kernel->arithmetic));
+    for (int64_t tap = 1; tap < w->cols; tap++)
+        merged = merged && w->col_at[tap] == w->col_at[0] + tap;
+    return merged;
+}
+
+/* Adds the products of the strips that `x` shows, `channels` channels whose sums begin at `sums`. */
+static void add_strips(const ck_direct_gradient *g, const tile *t, const ck_window *w, const ck_strips *x,
+                       const ck_strips *dy, const walk *s, int64_t channels, const sums_view *sums)
+{
+    int64_t size = ck_size(g->kernel->arithmetic);
+    bool merged = taps_are_a_run(g, w, x, sums);
+    int64_t tap_cols = merged ? 1 : w->cols, times = merged ? w->cols : 1;
+    for (int64_t p = 0; p < t->panels; p++)
+        for (int64_t c = 0, strip = 0; c < channels; c += g->strip, strip++)
+            for (int64_t a = 0; a < w->rows; a++)
+                for (int64_t tap = 0; tap < tap_cols; tap++)
+                    add_run(s, size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
+                            dy->data + p * dy->strip_step * size, times * ck_min(g->strip, channels - c),
+                            sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col + c * sums->ld * size,
+                            sums->ld);
+}
+
+static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number, char *scratch, sums_view sums,
+                      bool add)
+{
+    int64_t image0, size = ck_size(g->kernel->arithmetic), at_once = g->strips_at_once * g->strip;
+    const ck_block b = block_of(g, number, &image0);
+    ck_window w = g->window;
+    w.rows = t->taps;
+    w.row_at += t->tap0;
+    ck_strips x, dy;
+    walk s = {.kernel = g->kernel, .add = add};
+    if (b.images * b.rows * b.cols > CK_SUM_BLOCK ||
         !view_gradients(g, t, &b, image0, scratch + g->stage_bytes, &dy))
         return false;
-    int64_t count = 0;
-    for (int64_t n = 0; n < b.images; n++)
-        for (int64_t i = 0; i < b.rows; i++)
-            segments[count++] = (ck_segment){n * x.image_step + ((b.row0 + i) * w.row_step - x.row0) * x.row_step +
-                                                 (b.col0 * w.col_step - x.col0) * x.col_step,
-                                             n * dy.image_step + i * dy.row_step, b.cols};
-    bool merged = x.col_step == g->in_channels;
-    for (int64_t tap = 1; tap < w.cols; tap++)
-        merged = merged && w.col_at[tap] == w.col_at[0] + tap;
-    for (int64_t a = 0; a < w.rows; a++) {
-        int64_t row = w.row_at[a] * x.row_step, per_tap = g->in_channels * width * size;
-        if (merged) {
-            add_run(g, t, &w, &x, &dy, segments, count, row + w.col_at[0] * x.col_step, w.cols * g->in_channels, sums,
-                    add);
-            sums += w.cols * per_tap;
-            continue;
+    for (int64_t c = 0; c < t->channels; c += at_once) {
+        int64_t channels = ck_min(at_once, t->channels - c);
+        if (!view_pixels(g, t, &w, &b, image0, t->channel0 + c, channels, scratch, &x))
+            return false;
+        if (c == 0 || !g->image_in_place) {
+            s.count = segments_of(&b, &x, &dy, s.segments);
+            s.a_step = x.col_step;
+            s.b_step = dy.col_step;
         }
-        for (int64_t tap = 0; tap < w.cols; tap++, sums += per_tap)
-            add_run(g, t, &w, &x, &dy, segments, count, row + w.col_at[tap] * x.col_step, g->in_channels, sums, add);
+        add_strips(g, t, &w, &x, &dy, &s, channels, &sums);
+        sums.data += channels * sums.ld * size;
     }
     return true;
 }
@@ -148,14 +210,14 @@ static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number
 static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_direct_gradient *g = ctx;
-    int64_t size = ck_size(g->kernel->arithmetic), slice = unit % g->slices;
+    int64_t slice = unit % g->slices;
     const tile t = tile_of(g, unit / g->slices);
-    char *sums = g->partials + unit * tile_numbers(g) * size, *scratch = ck_worker_scratch(worker);
+    const sums_view sums = sums_of(g, &t, unit);
     int64_t first = slice * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
     for (int64_t number = first; number < last; number++) {
         if (ck_worker_stop(worker))
             return;
-        if (!add_block(g, &t, number, scratch, sums, number > first)) {
+        if (!add_block(g, &t, number, ck_worker_scratch(worker), sums, number > first)) {
             ck_worker_fail(worker, CK_BAD_PLAN);
             return;
         }
@@ -168,17 +230,21 @@ static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
     (void)worker;
     const ck_direct_gradient *g = ctx;
     int64_t size = ck_size(g->kernel->arithmetic), columns = g->kernel->columns;
-    int64_t per_tile = g->tap_block * g->window.cols, tap = unit % per_tile, distance = tile_numbers(g) * size;
+    int64_t per_tile = g->tap_block * g->window.cols, tap = unit % per_tile;
     const tile t = tile_of(g, unit / per_tile);
     if (tap >= t.taps * g->window.cols)
         return;
-    int64_t width = t.panels * columns, channels = ck_min(width, g->out_channels - t.panel0 * columns);
-    char *sums = g->partials + unit / per_tile * g->slices * distance + tap * g->in_channels * width * size;
-    ck_add_slices(g->kernel->arithmetic, sums, g->in_channels * width, g->slices, distance);
+    sums_view sums = sums_of(g, &t, unit / per_tile * g->slices);
     const int64_t *stride = g->out.stride;
     char *to = g->out.data + t.group * g->out_group + (t.tap0 + tap / g->window.cols) * stride[0] +
-               tap % g->window.cols * stride[1] + t.panel0 * columns * stride[3];
-    ck_store_block(g->store, size, to, stride[2], stride[3], sums, width, 1, g->in_channels, channels, g->accumulate);
+               tap % g->window.cols * stride[1] + t.channel0 * stride[2] + t.panel0 * columns * stride[3];
+    sums.data += tap * sums.tap_col;
+    for (int64_t p = 0; p < t.panels; p++, sums.data += sums.panel, to += columns * stride[3]) {
+        int64_t channels = ck_min(columns, g->out_channels - (t.panel0 + p) * columns);
+        ck_add_slices(g->kernel->arithmetic, sums.data, t.channels * columns, g->slices, tile_bytes(g));
+        ck_store_block(g->store, size, to, stride[2], stride[3], sums.data, columns, 1, t.channels, channels,
+                       g->accumulate);
+    }
 }
 
 int ck_direct_gradient_run(const ck_direct_gradient *g, const ck_job *limits)
@@ -189,7 +255,7 @@ int ck_direct_gradient_run(const ck_direct_gradient *g, const ck_job *limits)
     job.chunks = tiles_of(g) * g->slices;
     job.scratch_bytes = (size_t)ck_max(1, g->stage_bytes + g->gradient_bytes);
     int code = ck_pool_run(&job);
-    if (code != CK_OK)
+    if (code != CK_OK || g->out_in_place)
         return code;
     job.fn = store_unit;
     job.chunks = tiles_of(g) * g->tap_block * g->window.cols;
