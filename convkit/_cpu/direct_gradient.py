@@ -16,17 +16,19 @@ from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Window
 
 # Output pixels of a block: one panel of its gradients (64 bytes a pixel with AVX2) and one strip of its image stay in a
 # first-level cache of 32 KiB.  Tuned on an AMD EPYC 7003.
-BLOCK_PIXELS = 304
+BLOCK_PIXELS = 256
 # The second-level cache holds a tile's panels of a block in one such part, and the strips laid down with them in another.
 PANEL_PARTS = 2
 STRIP_PARTS = 4
 # Pixels of this many strips or fewer lie near enough to each other to be read where they are.
 FEW_STRIPS = 2
 # Blocks of a slice, so that adding up the slices is little work beside summing them.
-SLICE_BLOCKS = 4
+SLICE_BLOCKS = 3
 # Tiles of fewer rows than this, or fewer columns times taps, lay down their operands for too few products.
-LEAST_ROWS = 96
+LEAST_ROWS = 192
 LEAST_COLUMNS = 128
+# Pixels of a strip begin at a multiple of so many bytes, so that no store of a vector crosses lines of the cache.
+VECTOR_BYTES = 16
 # No more slices than have partial sums in so many bytes; constants, since the order of sums must not follow the limit.
 MOST_PARTIAL_BYTES = 24 * 2**20
 
@@ -100,7 +102,7 @@ def filter_gradient_spec(
         in_channels=g.group_in,
         out_channels=g.group_out,
         block=block,
-        strip=g.group_in if few else plan.cut(g.group_in, register.rows),
+        strip=g.group_in if few else min(g.group_in, _strip(register.rows, arithmetic)),
         tile=(1, 1, 1),
         strips_at_once=1,
         slices=1,
@@ -115,6 +117,11 @@ def filter_gradient_spec(
         limit,
         machine,
     )
+
+
+def _strip(rows: int, arithmetic: str) -> int:
+    """Return the channels of a strip: one register tile's rows, or two tiles' where only these are whole vectors."""
+    return rows * (1 if rows * plan.size_of(arithmetic) % VECTOR_BYTES == 0 else 2)
 
 
 def _block(window: Window, images: int) -> tuple[int, int, int]:
@@ -140,7 +147,7 @@ def _cut(spec: DirectGradientSpec, pixels: int, register: Tile, machine: Machine
     blocks *= -(-window.out_size[1] // spec.block[2])
     numbers = window.taps * spec.in_channels * panels * columns * spec.groups
     by_work = int(2.0 * numbers * spec.images * window.grid / LEAST_TILE_FLOPS)
-    wanted = max(1, min(TILES, by_work))
+    wanted = max(1, min(32, by_work))
     by_memory = max(1, MOST_PARTIAL_BYTES // (numbers * size))
 
     taps, strip_block = tap_rows, strips

@@ -16,6 +16,8 @@ typedef struct {
 
 static int64_t panels_of(const ck_direct_gradient *g) { return ck_ceil_div(g->out_channels, g->kernel->columns); }
 
+static int64_t strips_of(const ck_direct_gradient *g) { return ck_ceil_div(g->in_channels, g->strip); }
+
 static void cut(trial *t, generator *r)
 {
     const problem *q = &t->q;
@@ -25,13 +27,28 @@ static void cut(trial *t, generator *r)
     g->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
     bool whole = g->row_block == rows && g->col_block == cols;
     g->image_block = whole ? between(r, 1, ck_min(q->images, CK_SUM_BLOCK / (rows * cols))) : 1;
+    g->strip = one_in(r, 2) ? q->in : between(r, 1, q->in);
     g->tap_block = between(r, 1, q->filter[0]);
+    g->strip_block = between(r, 1, strips_of(g));
+    g->strips_at_once = between(r, 1, g->strip_block);
     g->panel_block = between(r, 1, panels_of(g));
-    t->tiles = q->groups * ck_ceil_div(q->filter[0], g->tap_block) * ck_ceil_div(panels_of(g), g->panel_block);
+    t->tiles = q->groups * ck_ceil_div(q->filter[0], g->tap_block) * ck_ceil_div(strips_of(g), g->strip_block) *
+               ck_ceil_div(panels_of(g), g->panel_block);
     t->blocks = ck_ceil_div(q->images, g->image_block) * ck_ceil_div(rows, g->row_block) *
                 ck_ceil_div(cols, g->col_block);
     g->slice_blocks = one_in(r, 2) ? t->blocks : between(r, 1, t->blocks);
     g->slices = ck_ceil_div(t->blocks, g->slice_blocks);
+    g->out_in_place = !one_in(r, 4) && !g->accumulate && g->slices == 1 && q->out % g->kernel->columns == 0 &&
+                      is_plain(&t->result, g->kernel->arithmetic);
+}
+
+/* The pixels along an axis that are laid down for `count` output pixels. */
+static int64_t laid_for(const int64_t *at, int64_t taps, int64_t count, int64_t step)
+{
+    bool apart = true;
+    for (int64_t i = 1; i < taps; i++)
+        apart = apart && (at[i] - at[0]) % step == 0;
+    return apart ? (reach_of(at, taps, count, step) - 1) / step + 1 : reach_of(at, taps, count, step);
 }
 
 static void size_scratch(trial *t, generator *r)
@@ -39,13 +56,14 @@ static void size_scratch(trial *t, generator *r)
     ck_direct_gradient *g = &t->g;
     const ck_window *w = &g->window;
     int64_t size = ck_size(g->kernel->arithmetic), width = g->panel_block * g->kernel->columns;
-    int64_t reach = reach_of(w->row_at, g->tap_block, g->row_block, w->row_step) *
-                    reach_of(w->col_at, w->cols, g->col_block, w->col_step);
+    int64_t laid = laid_for(w->row_at, g->tap_block, g->row_block, w->row_step) *
+                   laid_for(w->col_at, w->cols, g->col_block, w->col_step);
     if (!g->image_in_place)
-        g->stage_bytes = random_scratch(r, g->image_block * reach * g->in_channels * size);
+        g->stage_bytes = random_scratch(r, g->image_block * laid * g->strips_at_once * g->strip * size);
     if (!g->gradient_in_place)
         g->gradient_bytes = random_scratch(r, g->image_block * g->row_block * g->col_block * width * size);
-    t->partial_bytes = t->tiles * g->slices * g->tap_block * w->cols * g->in_channels * width * size;
+    int64_t channels = ck_min(g->strip_block * g->strip, g->in_channels);
+    t->partial_bytes = t->tiles * g->slices * g->tap_block * w->cols * channels * width * size;
     g->partials = shared_new(t->partial_bytes);
 }
 
@@ -134,7 +152,7 @@ static void tear_down(trial *t)
 static void gradients_equal_the_plain_sums(void)
 {
     int levels[CK_ISAS] = {0}, image[2] = {0}, gradient[2] = {0}, sliced = 0, added = 0, images = 0, tails = 0;
-    int staged = 0, uneven[4] = {0}, merged[2] = {0};
+    int staged = 0, uneven[6] = {0}, merged[2] = {0}, strips[2] = {0}, out[2] = {0};
     for (int seed = 0; seed < CASES; seed++) {
         WITH_TRIAL(t, seed, small_integer);
         int threads = (int)between(&r, 1, MOST_THREADS), workers = (int)between(&r, 1, MOST_THREADS);
@@ -155,14 +173,18 @@ static void gradients_equal_the_plain_sums(void)
         uneven[1] += q.grid[1] % t.g.col_block != 0;
         uneven[2] += panels_of(&t.g) % t.g.panel_block != 0;
         uneven[3] += q.filter[0] % t.g.tap_block != 0;
+        uneven[4] += q.in % t.g.strip != 0;
+        uneven[5] += strips_of(&t.g) % t.g.strip_block != 0;
+        strips[t.g.strip < q.in]++;
+        out[t.g.out_in_place]++;
         tear_down(&t);
     }
     for (int level = 0; level <= (int)ck_best_isa(); level++)
         CHECK(levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
-        CHECK(image[i] >= 50 && gradient[i] >= 50 && merged[i] >= 100);
+        CHECK(image[i] >= 50 && gradient[i] >= 50 && merged[i] >= 100 && strips[i] >= 400 && out[i] >= 50);
     CHECK(sliced >= 200 && added >= 200 && images >= 100 && tails >= 100 && staged >= 100);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 6; i++)
         CHECK(uneven[i] >= 50);
 }
 
@@ -221,7 +243,7 @@ static void blocks_hold_as_many_rows_as_a_sum_has_terms(void)
         t.g.row_block = q.grid[0];
         t.g.image_block = 2;
         t.g.slices = t.g.slice_blocks = 1;
-        t.g.image_in_place = t.g.gradient_in_place = false;
+        t.g.image_in_place = t.g.gradient_in_place = t.g.out_in_place = false;
         t.g.stage_bytes = t.g.gradient_bytes = 1 << 16;
         int code = run_on(&t, 1, 1);
         CHECK(excess ? code == CK_BAD_PLAN && untouched(&t.result) : right(&t, code));
@@ -240,6 +262,8 @@ static void a_stopped_gradient_leaves_nothing_running(void)
         ck_job limits = {.threads = 4, .max_workers = 4, .poll = stop_at_once};
         t.g.accumulate = false;
         t.g.image_block = t.g.row_block = t.g.tap_block = t.g.panel_block = t.g.slices = 1;
+        t.g.strips_at_once = t.g.strip_block = 1;
+        t.g.out_in_place = false;
         t.g.slice_blocks = q.images * q.grid[0] * q.grid[1];
         memset(t.result.memory, NOTHING, (size_t)t.result.bytes);
         CHECK(stopped_cleanly(&watch, ck_direct_gradient_run(&t.g, &limits)));
@@ -257,7 +281,7 @@ static void a_stopped_gradient_leaves_its_tile_unwritten(void)
     t.g.accumulate = false;
     t.g.row_block = t.g.slices = 1;
     t.g.slice_blocks = q.grid[0];
-    t.g.image_in_place = t.g.gradient_in_place = false;
+    t.g.image_in_place = t.g.gradient_in_place = t.g.out_in_place = false;
     t.g.stage_bytes = t.g.gradient_bytes = 1 << 14;
     memset(t.result.memory, NOTHING, (size_t)t.result.bytes);
     ck_job limits = {.threads = 1, .max_workers = 1, .poll = stop_at_once};

@@ -146,10 +146,13 @@ typedef struct {
 
 static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, char *sums, int64_t ld)
 {
-    int64_t most = s->kernel->rows, rows = ck_ceil_div(length, ck_ceil_div(length, most));
-    for (int64_t m = 0; m < length; m += rows)
-        s->kernel->along(ck_min(rows, length - m), a + m * size, s->a_step, b, s->b_step, s->segments, s->count,
-                         sums + m * ld * size, ld, s->add);
+    int64_t most = s->kernel->rows, rows = length <= most ? length : ck_ceil_div(length, ck_ceil_div(length, most));
+    for (int64_t m = 0; m < length; m += rows, sums += rows * ld * size) {
+        int64_t count = ck_min(rows, length - m);
+        for (int64_t i = 0; i < count; i++) /* they are needed when all terms are summed */
+            __builtin_prefetch(sums + i * ld * size, 1);
+        s->kernel->along(count, a + m * size, s->a_step, b, s->b_step, s->segments, s->count, sums, ld, s->add);
+    }
 }
 
 /* Whether all the taps of a row are one run of neighbouring numbers, in the image and in the sums. */
