@@ -20,8 +20,12 @@ BLOCK_PIXELS = 256
 # The second-level cache holds a tile's panels of a block in one such part, and the strips laid down with them in another.
 PANEL_PARTS = 2
 STRIP_PARTS = 4
-# Pixels of this many strips or fewer lie near enough to each other to be read where they are.
-FEW_STRIPS = 2
+# Pixels of so few register tiles' rows lie near enough to each other to be read as they are, and so do gradients of so
+# few panels; the latter are read where they are if so few rows meet them that laying them down does not pay.  Tuned on
+# an AMD EPYC 7003.
+FEW_STRIPS = 4
+FEW_PANELS = 2
+FEW_ROWS = 64
 # Blocks of a slice, so that adding up the slices is little work beside summing them.
 SLICE_BLOCKS = 3
 # Tiles of fewer rows than this, or fewer columns times taps, lay down their operands for too few products.
@@ -79,7 +83,9 @@ def filter_gradient_spec(
     register = tile_for(arithmetic, machine.isa)
     window = plan.forward_window(g)
     image_plain, gradient_plain = is_plain(image, arithmetic), is_plain(gradient, arithmetic)
+    panels = -(-g.group_out // register.columns)
     whole = g.group_out % register.columns == 0
+    near = panels <= FEW_PANELS and window.taps * g.group_in <= FEW_ROWS
     few = g.group_in <= FEW_STRIPS * register.rows
     block = _block(window, g.batch)
     pixels = block[0] * block[1] * block[2]
@@ -92,7 +98,7 @@ def filter_gradient_spec(
         image_in_place=image_plain and few and stays_inside(window),
         gradient=gradient,
         gradient_plain=gradient_plain,
-        gradient_in_place=gradient_plain and g.group_out == register.columns,
+        gradient_in_place=gradient_plain and whole and (panels == 1 or near),
         out=out,
         out_in_place=False,
         group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),

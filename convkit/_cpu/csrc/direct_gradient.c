@@ -144,9 +144,15 @@ typedef struct {
     bool add;
 } walk;
 
-static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, char *sums, int64_t ld)
+/* Rows of one register tile when `length` of them are cut into tiles of about equal size. */
+static int64_t even_rows(const ck_dot_kernel *kernel, int64_t length)
 {
-    int64_t most = s->kernel->rows, rows = length <= most ? length : ck_ceil_div(length, ck_ceil_div(length, most));
+    return length <= kernel->rows ? length : ck_ceil_div(length, ck_ceil_div(length, kernel->rows));
+}
+
+static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, int64_t rows, char *sums,
+                    int64_t ld)
+{
     for (int64_t m = 0; m < length; m += rows, sums += rows * ld * size) {
         int64_t count = ck_min(rows, length - m);
         for (int64_t i = 0; i < count; i++) /* they are needed when all terms are summed */
@@ -172,14 +178,19 @@ static void add_strips(const ck_direct_gradient *g, const tile *t, const ck_wind
     int64_t size = ck_size(g->kernel->arithmetic);
     bool merged = taps_are_a_run(g, w, x, sums);
     int64_t tap_cols = merged ? 1 : w->cols, times = merged ? w->cols : 1;
+    int64_t length = times * ck_min(g->strip, channels), rows = even_rows(g->kernel, length);
+    int64_t rest = times * (channels % g->strip), rest_rows = rest ? even_rows(g->kernel, rest) : 0;
     for (int64_t p = 0; p < t->panels; p++)
-        for (int64_t c = 0, strip = 0; c < channels; c += g->strip, strip++)
+        for (int64_t c = 0, strip = 0; c < channels; c += g->strip, strip++) {
+            bool whole = channels - c >= g->strip;
             for (int64_t a = 0; a < w->rows; a++)
                 for (int64_t tap = 0; tap < tap_cols; tap++)
                     add_run(s, size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
-                            dy->data + p * dy->strip_step * size, times * ck_min(g->strip, channels - c),
-                            sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col + c * sums->ld * size,
+                            dy->data + p * dy->strip_step * size, whole ? length : rest, whole ? rows : rest_rows,
+                            sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col +
+                                c * sums->ld * size,
                             sums->ld);
+        }
 }
 
 static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number, char *scratch, sums_view sums,
