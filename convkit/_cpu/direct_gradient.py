@@ -12,20 +12,21 @@ from .direct import stays_inside
 from .isa import Tile, tile_for
 from .layouts import is_plain, settle_strides
 from .machine import Machine
-from .plan import LEAST_TILE_FLOPS, SUM_BLOCK, TILES, Window
+from .plan import LEAST_TILE_FLOPS, Window
 
 # Output pixels of a block: one panel of its gradients (64 bytes a pixel with AVX2) and one strip of its image stay in a
 # first-level cache of 32 KiB.  Tuned on an AMD EPYC 7003.
 BLOCK_PIXELS = 256
-# The second-level cache holds a tile's panels of a block in one such part, and the strips laid down with them in another.
+# The second-level cache holds a tile's panels of a block in one such part, and the strips laid down at once in another.
 PANEL_PARTS = 2
 STRIP_PARTS = 4
 # Pixels of so few register tiles' rows lie near enough to each other to be read as they are, and so do gradients of so
-# few panels; the latter are read where they are if so few rows meet them that laying them down does not pay.  Tuned on
-# an AMD EPYC 7003.
+# few panels, if so few rows meet them that laying them down does not pay.  Tuned on an AMD EPYC 7003.
 FEW_STRIPS = 4
 FEW_PANELS = 2
 FEW_ROWS = 64
+# The least number of tiles and slices that a large problem is cut into; each lays down its operands once more.
+UNITS = 32
 # Blocks of a slice, so that adding up the slices is little work beside summing them.
 SLICE_BLOCKS = 3
 # Tiles of fewer rows than this, or fewer columns times taps, lay down their operands for too few products.
@@ -85,7 +86,10 @@ def filter_gradient_spec(
     image_plain, gradient_plain = is_plain(image, arithmetic), is_plain(gradient, arithmetic)
     panels = -(-g.group_out // register.columns)
     whole = g.group_out % register.columns == 0
-    near = panels <= FEW_PANELS and window.taps * g.group_in <= FEW_ROWS
+    most = FEW_STRIPS * register.rows * plan.size_of(arithmetic)
+    near = abs(image.strides[2]) * g.strides[1] <= most
+    few_panels = panels == 1 or (panels <= FEW_PANELS and window.taps * g.group_in <= FEW_ROWS)
+    near_panels = abs(gradient.strides[2]) <= FEW_PANELS * register.columns * plan.size_of(arithmetic)
     few = g.group_in <= FEW_STRIPS * register.rows
     block = _block(window, g.batch)
     pixels = block[0] * block[1] * block[2]
@@ -95,10 +99,10 @@ def filter_gradient_spec(
         window=window,
         image=image,
         image_plain=image_plain,
-        image_in_place=image_plain and few and stays_inside(window),
+        image_in_place=image_plain and few and near and stays_inside(window),
         gradient=gradient,
         gradient_plain=gradient_plain,
-        gradient_in_place=gradient_plain and whole and (panels == 1 or near),
+        gradient_in_place=gradient_plain and whole and few_panels and near_panels,
         out=out,
         out_in_place=False,
         group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),
@@ -153,7 +157,7 @@ def _cut(spec: DirectGradientSpec, pixels: int, register: Tile, machine: Machine
     blocks *= -(-window.out_size[1] // spec.block[2])
     numbers = window.taps * spec.in_channels * panels * columns * spec.groups
     by_work = int(2.0 * numbers * spec.images * window.grid / LEAST_TILE_FLOPS)
-    wanted = max(1, min(32, by_work))
+    wanted = max(1, min(UNITS, by_work))
     by_memory = max(1, MOST_PARTIAL_BYTES // (numbers * size))
 
     taps, strip_block = tap_rows, strips

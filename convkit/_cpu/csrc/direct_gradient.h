@@ -27,7 +27,7 @@ typedef struct {
     int64_t images, groups, in_channels, out_channels; /* channels per group */
     bool image_in_place;                               /* no tap leaves the image, and the image is plain */
     bool gradient_in_place;                            /* plain, and panels are whole */
-    bool out_in_place;                         /* plain, panels whole, one slice, not accumulated: summed where it belongs */
+    bool out_in_place; /* plain, panels whole, one slice, not accumulated: summed where it belongs */
     int64_t image_block, row_block, col_block; /* pixels of one block; image_block > 1 only with whole images */
     int64_t strip;                             /* channels in of a strip */
     int64_t tap_block, strip_block, panel_block; /* tap rows, strips and panels of a tile */
