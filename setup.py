@@ -23,7 +23,7 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
 CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
 DIRECT = ["padded.c", "panels.c", "direct.c", "direct_gradient.c", "kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
-PLANAR = ["planar.c", "planar_gradient.c", "planar_kernels.c", "planar_stage.c"]
+PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # One library per ISA level: only code that runs after the CPU was asked may be compiled with that level's flags.
 LEVELS = {"generic": []}

@@ -335,6 +335,7 @@ cdef extern from "planar.h" nogil:
 
     ctypedef struct ck_planar:
         const ck_planar_kernel *kernel
+        flag interleaved
         ck_pixels pixels
         ck_array filter
         char *out_data
@@ -347,6 +348,7 @@ cdef extern from "planar.h" nogil:
         char *packed
         int64_t stage_bytes, tile_bytes
 
+    int64_t ck_planar_packed(const ck_planar *, const ck_planar_phase *, int64_t)
     int64_t ck_planar_units(const ck_planar *, const ck_planar_phase *)
     int ck_planar_run(const ck_planar *, const ck_job *)
 
@@ -356,7 +358,6 @@ cdef extern from "planar_gradient.h" nogil:
         const ck_planar_kernel *kernel
         ck_window window
         ck_pixels pixels, gradients
-        flag gradient_in_place
         ck_array out
         ck_store_fn store
         flag accumulate
@@ -1113,14 +1114,14 @@ cdef class Planar(Run):
         p.pixels.plain = spec.image_plain
         fill_array(&p.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
         p.load_filter = ck_loader(&p.filter, self.arithmetic)
-        p.out_plain = spec.out_plain
+        p.interleaved, p.out_plain = spec.interleaved, spec.out_plain
         p.images, p.channels, p.filters, p.filter_block = spec.images, spec.channels, spec.filters, spec.filter_block
         p.row_block, p.col_block = spec.tile
         p.stage_bytes, p.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         p.phases = self.phases
         p.phase_count = len(spec.phases)
-        cdef int64_t packed = 0, size = 8 if self.arithmetic == CK_F64 else 4
+        cdef int64_t packed = 0
         for number, s in enumerate(spec.phases):
             phase = &self.phases[number]
             fill_window(self, &phase.window, s.window)
@@ -1131,7 +1132,7 @@ cdef class Planar(Run):
             phase.channel_block, phase.tap_rows, phase.tap_cols = s.sum_block
             phase.first_unit, phase.packed_at = p.units, packed
             p.units += ck_planar_units(p, phase)
-            packed += phase.window.rows * phase.window.cols * p.channels * p.filters * size
+            packed += ck_planar_packed(p, phase, p.filters)
         p.store = ck_storer(&self.phases[0].out, self.arithmetic)
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
@@ -1164,7 +1165,6 @@ cdef class PlanarGradient(Run):
         fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
         g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
         g.gradients.plain = spec.gradient_plain
-        g.gradient_in_place = spec.gradient_in_place
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer(&g.out, self.arithmetic)
         g.accumulate = spec.accumulate

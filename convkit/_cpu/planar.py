@@ -85,9 +85,10 @@ def _copies(spec: PlanarSpec, g: ConvGeometry) -> tuple[str, ...]:
 
 
 def _gradient_copies(spec: PlanarGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
-    sentences = [padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic)]
-    if not spec.gradient_in_place:
-        sentences.append(padded_sentence(spec.gradient, spec.gradient_plain, g, spec.arithmetic))
+    sentences = [
+        padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic),
+        padded_sentence(spec.gradient, spec.gradient_plain, g, spec.arithmetic),
+    ]
     if spec.slices > 1:
         sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
     return tuple(sentences)

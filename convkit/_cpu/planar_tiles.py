@@ -26,6 +26,8 @@ ENOUGH_TERMS = 128
 MOST_IN_SHORT_BLOCKS = 65536
 # Vectors across and rows of a gradient's block, together SUM_BLOCK: pixels and gradients fit the first-level cache.
 BLOCK_VECTORS, BLOCK_ROWS = 16, 32
+# Vectors run along the channels of the image if there are so many, and few filters.
+LEAST_VECTORS = 1
 # No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
 MOST_PARTIAL_BYTES = 16 * 2**20
 
@@ -67,6 +69,7 @@ class PlanarSpec:
 
     arithmetic: str
     isa: str
+    interleaved: bool
     image: Operand
     image_plain: bool
     filter: Operand
@@ -95,7 +98,6 @@ class PlanarGradientSpec:
     image_plain: bool
     gradient: Operand
     gradient_plain: bool
-    gradient_in_place: bool
     out: Operand
     accumulate: bool
     images: int
@@ -145,13 +147,23 @@ def _channel_numbers(window: Window, rows: int, columns: int, lanes: int) -> int
 
 
 def _sum_block(window: Window, channels: int) -> tuple[int, int, int]:
-    """Return the channels, tap rows and tap columns that one sum runs over."""
+    """Return the channels, tap rows and tap columns that one sum over planes runs over."""
     rows, columns = len(window.row_at), len(window.col_at)
     if window.taps > SUM_BLOCK:
         return 1, plan.cut(rows, SUM_BLOCK // columns), plan.cut(columns, SUM_BLOCK)
     terms = ENOUGH_TERMS if window.taps * channels <= MOST_IN_SHORT_BLOCKS else SUM_BLOCK
     most = min(SUM_BLOCK // window.taps, -(-terms // window.taps))
     return plan.cut(channels, most), rows, columns
+
+
+def _inner_sum_block(window: Window, channels: int, lanes: int) -> tuple[int, int, int]:
+    """Return the channels, tap rows and tap columns that one sum runs over where lanes are channels."""
+    vectors = min(-(-channels // lanes), SUM_BLOCK)
+    taps = SUM_BLOCK // vectors
+    rows, columns = len(window.row_at), len(window.col_at)
+    if columns > taps:
+        return min(channels, vectors * lanes), 1, plan.cut(columns, taps)
+    return min(channels, vectors * lanes), plan.cut(rows, taps // columns), columns
 
 
 def _half(count: int, unit: int = 1) -> int:
@@ -174,16 +186,21 @@ def _spec(
     arithmetic = plan.arithmetic_of(filter.dtype)
     kernel, size = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic)
     n_in, n_out = channels
-    packed = sum(phase.window.taps for phase in phases) * n_in * n_out * size
+    dense = image.strides[3] == image.itemsize
+    interleaved = dense and n_in >= LEAST_VECTORS * kernel.lanes and n_out <= LINES
+    step = kernel.lanes if interleaved else 1
+    packed = sum(phase.window.taps for phase in phases) * -(-n_in // step) * step * n_out * size
+    out_plain = computes_as_is(out, arithmetic) and out.strides[3] == out.itemsize
     draft = PlanarSpec(
         arithmetic=arithmetic,
         isa=kernel.isa,
+        interleaved=interleaved,
         image=image,
         image_plain=computes_as_is(image, arithmetic),
         filter=filter,
         filter_strides=filter_strides,
         out=out,
-        out_plain=computes_as_is(out, arithmetic) and out.strides[3] == out.itemsize,
+        out_plain=out_plain,
         images=g.batch,
         channels=n_in,
         filters=n_out,
@@ -195,8 +212,10 @@ def _spec(
                 out_at=phase.out_at,
                 row_tap=phase.row_tap,
                 col_tap=phase.col_tap,
-                out_in_place=_lies_in_planes(out, phase.out_strides, arithmetic),
-                sum_block=_sum_block(phase.window, n_in),
+                out_in_place=out_plain if interleaved else _lies_in_planes(out, phase.out_strides, arithmetic),
+                sum_block=_inner_sum_block(phase.window, n_in, kernel.lanes)
+                if interleaved
+                else _sum_block(phase.window, n_in),
             )
             for phase in phases
         ),
@@ -223,7 +242,8 @@ def _scratch(spec: PlanarSpec, tile: tuple[int, int], lanes: int) -> tuple[int, 
     staged, sums, size = 0, 0, plan.size_of(spec.arithmetic)
     for phase in spec.phases:
         rows, columns = (min(most, count) for most, count in zip(tile, phase.window.out_size, strict=True))
-        staged = max(staged, phase.sum_block[0] * _channel_numbers(phase.window, rows, columns, lanes) * size)
+        reach = _channel_numbers(phase.window, rows, columns, 1 if spec.interleaved else lanes)
+        staged = max(staged, phase.sum_block[0] * reach * size)
         if not phase.out_in_place:
             sums = max(sums, rows * columns * spec.filters * size)
     return plan.aligned(staged), plan.aligned(sums)
@@ -275,10 +295,9 @@ def filter_gradient_spec(
     slices = max(1, min(-(-TILES // tiles), blocks, by_work, by_memory))
     slice_blocks = -(-blocks // slices)
     slices = -(-blocks // slice_blocks)
-    in_place = _lies_in_planes(gradient, gradient.strides, arithmetic)
     scratch = (
         plan.aligned(n_in * _channel_numbers(window, rows, columns, lanes) * size),
-        0 if in_place else plan.aligned(filter_block * rows * -(-columns // lanes) * lanes * size),
+        plan.aligned(filter_block * rows * -(-columns // lanes) * lanes * size),
     )
     partial = tiles * slices * filter_block * sums * size
     if partial + sum(scratch) > limit:
@@ -291,7 +310,6 @@ def filter_gradient_spec(
         image_plain=computes_as_is(image, arithmetic),
         gradient=gradient,
         gradient_plain=computes_as_is(gradient, arithmetic),
-        gradient_in_place=in_place,
         out=out,
         accumulate=accumulate,
         images=g.batch,

@@ -1,7 +1,6 @@
 /* The planar kernels of level avx2.  16 registers: 12 sums, 3 vectors of x or gradients, and a weight. */
+#include "lanes_avx2.h"
 #include "planar_kernels.h"
-#include "simd_avx2.h"
-#include "transpose_avx2.h"
 
 #define PLANAR_SUMS 12
 #define PLANAR_TAP_ROWS 3

@@ -1,7 +1,6 @@
 /* The planar kernels of level avx512.  32 registers: 24 sums, 6 vectors of x, and a weight. */
+#include "lanes_avx512.h"
 #include "planar_kernels.h"
-#include "simd_avx512.h"
-#include "transpose_avx2.h"
 
 #define PLANAR_SUMS 24
 #define PLANAR_TAP_ROWS 4

@@ -1,7 +1,6 @@
 /* The planar kernels of level generic.  16 registers at least: 8 sums, as many as 4 vectors of x, a weight, and products. */
+#include "shuffle_generic.h"
 #include "planar_kernels.h"
-#include "simd_generic.h"
-#include "transpose_generic.h"
 
 #define PLANAR_SUMS 8
 #define PLANAR_TAP_ROWS 2

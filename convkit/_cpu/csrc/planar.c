@@ -16,7 +16,11 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
     const int64_t *stride = p->filter.stride;
     int64_t size = ck_size(p->kernel->arithmetic), cols = phase->window.cols, taps = phase->window.rows * cols;
     int64_t count = ck_min(p->filter_block, p->filters - first);
-    char *to = p->packed + phase->packed_at + first * p->channels * taps * size;
+    char *to = p->packed + phase->packed_at + ck_planar_packed(p, phase, first);
+    if (p->interleaved) {
+        ck_planar_pack_inner(p, phase, first, count, to);
+        return;
+    }
     for (int64_t c = 0; c < p->channels; c++)
         for (int64_t tap = 0; tap < taps; tap++, to += count * size)
             p->load_filter(to, 1,
@@ -25,20 +29,7 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
                            stride[3], count);
 }
 
-/* A tile at work, and the part of its taps and channels that is being summed. */
-typedef struct {
-    const ck_planar *p;
-    const ck_planar_phase *phase;
-    ck_block block;
-    ck_planar_view view;
-    const char *pixels;
-    char *sums;
-    int64_t sums_row, sums_filter; /* steps of the sums in elements */
-    int64_t channel0, channels, row0, rows, col0, cols;
-    bool add;
-} part;
-
-static ck_planar_tile tile_of(const part *t, int64_t first, int64_t count, const int64_t *at)
+static ck_planar_tile tile_of(const ck_planar_part *t, int64_t first, int64_t count, const int64_t *at)
 {
     const ck_window *w = &t->phase->window;
     int64_t size = ck_size(t->p->kernel->arithmetic), taps = w->rows * w->cols;
@@ -57,7 +48,7 @@ static ck_planar_tile tile_of(const part *t, int64_t first, int64_t count, const
 }
 
 /* One filter: rows of the result that share rows of pixels, at most CK_PLANAR_LINES at a time. */
-static void add_grid(const part *t, const ck_planar_spacing *s)
+static void add_grid(const ck_planar_part *t, const ck_planar_spacing *s)
 {
     const ck_window *w = &t->phase->window;
     const ck_planar_kernel *kernel = t->p->kernel;
@@ -86,7 +77,7 @@ static void add_grid(const part *t, const ck_planar_spacing *s)
 }
 
 /* Rows of the result one by one, for all filters, while their pixels are in the cache. */
-static void add_list(const part *t)
+static void add_list(const ck_planar_part *t)
 {
     const ck_planar *p = t->p;
     int64_t size = ck_size(p->kernel->arithmetic), taps = t->rows * t->cols, at[CK_SUM_BLOCK];
@@ -105,7 +96,7 @@ static void add_list(const part *t)
 }
 
 /* Adds all taps of the staged channels, block by block. */
-static void add_taps(part *t, const ck_planar_spacing *spacing)
+static void add_taps(ck_planar_part *t, const ck_planar_spacing *spacing)
 {
     const ck_planar_phase *phase = t->phase;
     const ck_window *w = &phase->window;
@@ -120,19 +111,40 @@ static void add_taps(part *t, const ck_planar_spacing *spacing)
         }
 }
 
-static void store_tile(const part *t, char *to)
+static void store_tile(const ck_planar_part *t, char *to)
 {
     const ck_planar *p = t->p;
     const int64_t *stride = t->phase->out.stride;
     int64_t size = ck_size(p->kernel->arithmetic);
     for (int64_t i = 0; i < t->block.rows; i++, to += stride[1]) {
         const char *from = t->sums + i * t->sums_row * size;
-        if (p->out_plain)
+        if (p->out_plain && !p->interleaved)
             p->kernel->merge(t->block.cols, p->filters, from, t->sums_filter, to, stride[2] / size);
         else
-            ck_store_block(p->store, size, to, stride[2], stride[3], from, 1, t->sums_filter, t->block.cols,
-                           p->filters, false);
+            ck_store_block(p->store, size, to, stride[2], stride[3], from, t->sums_pixel, t->sums_filter,
+                           t->block.cols, p->filters, false);
     }
+}
+
+/* Sums of staged planes; false if they do not fit the scratch memory. */
+static bool sum_planes(ck_planar_part *t, char *scratch, ck_worker *worker)
+{
+    const ck_planar *p = t->p;
+    const ck_planar_phase *phase = t->phase;
+    t->view = ck_planar_reach(&phase->window, &t->block, p->kernel->lanes);
+    if (phase->channel_block * t->view.channel_step * ck_size(p->kernel->arithmetic) > p->stage_bytes)
+        return false;
+    const ck_planar_spacing spacing = ck_planar_spaced(&phase->window);
+    for (t->channel0 = 0; t->channel0 < p->channels; t->channel0 += phase->channel_block) {
+        if (t->channel0 && ck_worker_stop(worker))
+            return true;
+        ck_pixels pixels = p->pixels;
+        pixels.array.data += t->image * pixels.array.stride[0] + t->channel0 * pixels.array.stride[3];
+        t->channels = ck_min(phase->channel_block, p->channels - t->channel0);
+        ck_planar_stage(p->kernel, &phase->window, &pixels, t->channels, &t->view, scratch);
+        add_taps(t, &spacing);
+    }
+    return true;
 }
 
 static const ck_planar_phase *phase_of(const ck_planar *p, int64_t unit)
@@ -162,25 +174,21 @@ static void planar_unit(void *ctx, int64_t unit, ck_worker *worker)
                       ck_min(p->col_block, w->out_width - col0)};
     char *scratch = ck_worker_scratch(worker);
     char *out = p->out_data + phase->out_at + image * stride[0] + row0 * stride[1] + col0 * stride[2];
-    part t = {.p = p, .phase = phase, .block = block, .pixels = scratch};
-    t.view = ck_planar_reach(w, &block, p->kernel->lanes);
-    t.sums = phase->out_in_place ? out : scratch + p->stage_bytes;
-    t.sums_row = phase->out_in_place ? stride[1] / size : block.cols;
-    t.sums_filter = phase->out_in_place ? stride[3] / size : block.rows * block.cols;
-    if (phase->channel_block * t.view.channel_step * size > p->stage_bytes ||
-        (!phase->out_in_place && p->filters * t.sums_filter * size > p->tile_bytes)) {
+    ck_planar_part t = {.p = p, .phase = phase, .block = block, .image = image, .pixels = scratch};
+    t.sums = out;
+    t.sums_row = stride[1] / size;
+    t.sums_pixel = stride[2] / size;
+    t.sums_filter = stride[3] / size;
+    if (!phase->out_in_place) {
+        t.sums = scratch + p->stage_bytes;
+        t.sums_row = block.cols * (p->interleaved ? p->filters : 1);
+        t.sums_pixel = p->interleaved ? p->filters : 1;
+        t.sums_filter = p->interleaved ? 1 : block.rows * block.cols;
+    }
+    bool fits = phase->out_in_place || p->filters * block.rows * block.cols * size <= p->tile_bytes;
+    if (!fits || !(p->interleaved ? ck_planar_sum_inner : sum_planes)(&t, scratch, worker)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
-    }
-    const ck_planar_spacing spacing = ck_planar_spaced(w);
-    for (t.channel0 = 0; t.channel0 < p->channels; t.channel0 += phase->channel_block) {
-        if (t.channel0 && ck_worker_stop(worker))
-            return;
-        ck_pixels pixels = p->pixels;
-        pixels.array.data += image * pixels.array.stride[0] + t.channel0 * pixels.array.stride[3];
-        t.channels = ck_min(phase->channel_block, p->channels - t.channel0);
-        ck_planar_stage(p->kernel, w, &pixels, t.channels, &t.view, scratch);
-        add_taps(&t, &spacing);
     }
     if (!phase->out_in_place)
         store_tile(&t, out);

@@ -92,19 +92,11 @@ static bool add_block(const ck_planar_gradient *g, int64_t filter0, int64_t filt
     t.view = ck_planar_reach(w, &t.block, kernel->lanes);
     ck_planar_view of_dy = ck_planar_reach(&same, &t.block, kernel->lanes);
     if (g->channels * t.view.channel_step * size > g->stage_bytes ||
-        (!g->gradient_in_place && filters * of_dy.channel_step * size > g->gradient_bytes))
+        filters * of_dy.channel_step * size > g->gradient_bytes)
         return false;
     ck_planar_stage(kernel, w, &x, g->channels, &t.view, scratch);
-    const char *first = staged;
-    int64_t step = of_dy.channel_step * size;
+    ck_planar_stage(kernel, &same, &dy, filters, &of_dy, staged);
     t.dy_row = of_dy.row_step;
-    if (g->gradient_in_place) {
-        first = dy.array.data + t.block.row0 * dy.array.stride[1] + t.block.col0 * dy.array.stride[2];
-        step = dy.array.stride[3];
-        t.dy_row = dy.array.stride[1] / size;
-    } else {
-        ck_planar_stage(kernel, &same, &dy, filters, &of_dy, staged);
-    }
     ck_planar_spacing spacing = ck_planar_spaced(w);
     if (!spacing.even) /* tap row by tap row */
         spacing = (ck_planar_spacing){false, 1, 1, w->row_step};
@@ -113,7 +105,7 @@ static bool add_block(const ck_planar_gradient *g, int64_t filter0, int64_t filt
             if (k && ck_worker_stop(worker))
                 return true;
             t.x = scratch + c * t.view.channel_step * size;
-            t.dy = first + k * step;
+            t.dy = staged + k * of_dy.channel_step * size;
             t.sums = sums + (c * g->filter_block + k) * taps_of(g) * kernel->lanes * size;
             add_taps(&t, &spacing);
         }

@@ -1,6 +1,7 @@
 /* The filter gradient of a convolution of few channels, vectors along columns as in planar.h.
  *
- * A block of pixels is staged as planes, and every pair of channel and filter sums it tap by tap, each lane of a vector
+ * A block of both arrays is staged as planes, since whole rows of an image of 1024 columns would share a few sets of
+ * the first-level cache.  Every pair of channel and filter sums it tap by tap, each lane of a vector
  * with a sum of its own.  Tiles are blocks of filters with all their taps; where there are too few of them, slices of
  * the blocks of pixels are summed apart.  Slices are added in order, and then the lanes.
  */
@@ -14,7 +15,6 @@ typedef struct {
     const ck_planar_kernel *kernel;
     ck_window window;
     ck_pixels pixels, gradients; /* image and output gradient; plain as in planar.h */
-    bool gradient_in_place;      /* plain, and columns dense */
     ck_array out;                /* tap row, tap column, channel, filter */
     ck_store_fn store;
     bool accumulate;

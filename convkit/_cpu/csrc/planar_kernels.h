@@ -1,4 +1,5 @@
-/* The micro-kernels of convolutions of few channels: vectors run along the columns of planes, taps are broadcast. */
+/* The micro-kernels of convolutions of few channels: vectors run along the columns of planes and taps are broadcast, or
+ * along the channels of the image where only the result has few. */
 #ifndef CK_PLANAR_KERNELS_H
 #define CK_PLANAR_KERNELS_H
 
@@ -32,6 +33,15 @@ typedef void (*ck_planar_list_fn)(const ck_planar_tile *tile, int64_t filters, i
 typedef void (*ck_planar_grid_fn)(const ck_planar_tile *tile, int64_t rows, int64_t x_row, int64_t tap_rows,
                                   int64_t tap_cols, int64_t w_row);
 
+/* Vectors along the channels of interleaved pixels:
+ * sums[p * sums_pixel + k] = sum over t < taps and c < channels of
+ * x[p * x_pixel + at[t] + c] * w[t * w_tap + (c / lanes * filters + k) * lanes + c % lanes], plus what sums hold if
+ * `add`, for p < pixels, k < filters <= CK_PLANAR_LINES.  Exactly those of x are read; w is padded with zeros to whole
+ * vectors.  One chain per lane: taps * ceil(channels / lanes) is at most CK_SUM_BLOCK. */
+typedef void (*ck_planar_inner_fn)(int64_t pixels, const void *x, int64_t x_pixel, const int64_t *at, int64_t taps,
+                                   int64_t channels, const void *w, int64_t w_tap, int64_t filters, void *sums,
+                                   int64_t sums_pixel, bool add);
+
 /* Sums of products of two planes of pixels, a lane of a vector each:
  * sums[(a * sums_row + b) * lanes + l] += sum over i < rows and j < cols, j % lanes = l, of
  * x[(i + a) * x_row + at[b] + j] * dy[i * dy_row + j], for a < tap_rows <= tap_lines, b < tap_cols <= tap_runs.
@@ -54,6 +64,7 @@ typedef struct {
     int64_t tap_lines, tap_runs; /* rows and columns of taps that `gradient` sums at a time */
     ck_planar_list_fn list;
     ck_planar_grid_fn grid;
+    ck_planar_inner_fn inner;
     ck_planar_gradient_fn gradient;
     ck_planar_split_fn split;
     ck_planar_merge_fn merge;
