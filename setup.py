@@ -31,7 +31,8 @@ if X86:
     LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
 LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR, ["-DCK_WITH_X86"] if X86 else [])] + [
-    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c", f"pl_{level}.c"], flags) for level, flags in LEVELS.items()
+    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c", f"pl_{level}.c"], flags)
+    for level, flags in LEVELS.items()
 ]
 
 

@@ -1,4 +1,7 @@
-"""Convolutions of few channels in or out, on kernels whose vectors run along the columns of planes."""
+"""Convolutions of few channels in or out, on kernels whose vectors run along the columns of planes.
+
+Or along the channels of the image, where only the result has few of them.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Plan, Problem
 from . import _engine, blas, plan, planar_tiles
 from .families import EmptyPlan, EnginePlan, ZeroPlan, limit_of, padded_sentence, reasons
+from .isa import tile_for
 from .machine import Machine
 from .planar_tiles import PlanarGradientSpec, PlanarSpec
 
-# With more channels both in and out, or more pairs of them in a filter gradient, other families do the same in fewer
-# instructions, or keep more of it in registers.
+# With more channels both in and out the register tiles of the other families are full.
 FEW_CHANNELS = 4
+# Below this the depthwise kernels, which read the inside of an image in place, are as fast for one channel and filter:
+# 7x7 takes 0.9 of the time with them, 9x9 1.6 times as long (measured on an AMD EPYC 7003, docs/decisions/0010).
+LEAST_TAPS = 8 * 8
 
 
 @functools.lru_cache(maxsize=256)
@@ -58,6 +64,24 @@ class Planar(Implementation):
             _spec(problem, machine)
         except WorkspaceError as error:
             return NeedsWorkspace(error)
+        return None
+
+    def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        g = problem.geometry
+        if problem.empty:
+            return None
+        taps = g.filter_size[0] * g.filter_size[1]
+        if g.in_channels == g.out_channels == 1 and taps < LEAST_TAPS:
+            return f"the filter has {taps} taps only, and of one channel the depthwise kernels need no copies"
+        width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
+        result = g.in_channels if problem.op == "conv2d_backprop_input" else g.out_channels
+        if 4 * result >= 3 * width:
+            return f"the result has {result} channels, which fill a register tile of {width}"
+        if problem.op == "conv2d_backprop_filter" and taps == 1:
+            return "a 1x1 filter's gradient is a single matrix product"
+        apart = all(k <= stride for k, stride in zip(g.filter_size, g.strides, strict=True))
+        if problem.op == "conv2d_backprop_input" and apart and taps > 1:
+            return "no two windows overlap, so that a single matrix product gives all of their pixels"
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:
