@@ -24,7 +24,7 @@ GEOMETRIES = {
     "dilated and strided": ((2, 23, 24, 3), (3, 3, 3, 1), {"dilations": (3, 2), "strides": (2, 3)}),
     "padding beyond the filter": ((1, 5, 4, 2), (2, 3, 2, 2), {"padding": ((5, 3), (4, 7)), "strides": (2, 1)}),
     "colours": ((2, 19, 30, 3), (4, 3, 3, 3), {"padding": "FULL"}),
-    "a first layer": ((1, 25, 40, 3), (7, 7, 3, 19), {"strides": 2, "padding": 3}),
+    "a first layer": ((1, 25, 40, 3), (7, 7, 3, 19), {"strides": (2, 2), "padding": ((3, 3), (3, 3))}),
     "many filters of one channel": ((1, 12, 20, 1), (3, 3, 1, 21), {"padding": "SAME"}),
     "many channels, one filter": ((2, 9, 14, 67), (3, 3, 67, 1), {"padding": "SAME"}),
     "many channels, three filters, strided": ((1, 12, 15, 40), (3, 2, 40, 3), {"strides": (2, 1), "padding": "SAME"}),
