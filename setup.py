@@ -23,14 +23,16 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
 CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
 DIRECT = ["padded.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
+PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # One library per ISA level: only code that runs after the CPU was asked may be compiled with that level's flags.
 LEVELS = {"generic": []}
 if X86:
     LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
-LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE, ["-DCK_WITH_X86"] if X86 else [])] + [
-    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c"], flags) for level, flags in LEVELS.items()
+LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR, ["-DCK_WITH_X86"] if X86 else [])] + [
+    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c", f"pl_{level}.c"], flags)
+    for level, flags in LEVELS.items()
 ]
 
 

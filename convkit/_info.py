@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ._calls import clear_prepared
-from ._cpu import _engine, blas, depthwise, families, isa, machine, memory, threads
+from ._cpu import _engine, blas, depthwise, families, isa, machine, memory, planar, threads
 from ._options import current, forget_environment
 from ._version import __version__
 
@@ -61,6 +61,7 @@ def clear_caches() -> None:
     clear_prepared()
     families.forget_specs()
     depthwise.forget_specs()
+    planar.forget_specs()
     _engine.clear_scratch()
     memory.process_limit.cache_clear()
     threads.forget()

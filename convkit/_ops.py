@@ -109,7 +109,7 @@ def conv2d(
         It is never read.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -268,7 +268,7 @@ def conv2d_backprop_filter(
         It is never read, unless `accumulate` is true.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -426,7 +426,7 @@ def conv2d_backprop_input(
         It is never read.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables

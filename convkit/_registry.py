@@ -12,7 +12,7 @@ from ._errors import UnsupportedError, WorkspaceError
 from ._geometry import ConvGeometry
 
 # Every family that the project knows by name; those without an implementation yet are refused as such.
-FAMILIES = ("depthwise", "direct", "winograd", "gemm", "im2col", "fft", "reference", "cudnn")
+FAMILIES = ("planar", "depthwise", "direct", "winograd", "gemm", "im2col", "fft", "reference", "cudnn")
 
 
 class NeedsWorkspace(str):

@@ -46,6 +46,7 @@ PROBLEMS = {
     "3x3": Problem((4, 28, 28, 32), (3, 3, 32, 64), {"padding": "SAME"}),
     "1x1": Problem((4, 28, 28, 64), (1, 1, 64, 96)),
     "depthwise": Problem((2, 28, 28, 48), (3, 3, 1, 48), {"padding": "SAME", "groups": 48}),
+    "many channels, few filters": Problem((2, 30, 31, 40), (3, 3, 40, 3), {"padding": "SAME"}),
     "grouped": Problem((2, 20, 20, 24), (3, 3, 8, 36), {"padding": 1, "groups": 3}),
     "strided": Problem((2, 41, 37, 16), (3, 5, 16, 24), {"strides": (2, 3), "padding": "SAME"}),
     "dilated": Problem((2, 31, 27, 16), (3, 5, 16, 24), {"dilations": (3, 2), "padding": "SAME_LOWER"}),

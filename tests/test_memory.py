@@ -22,6 +22,7 @@ PROBLEMS = {
     "large filter": ((2, 24, 24, 8), (21, 21, 8, 16), {"padding": "SAME"}),
     "whole image": ((8, 9, 9, 64), (9, 9, 64, 32), {}),
     "depthwise": ((2, 28, 28, 32), (3, 3, 1, 32), {"groups": 32, "padding": 1}),
+    "few channels": ((2, 40, 44, 3), (9, 9, 3, 2), {"padding": "SAME"}),
     "strided": ((2, 65, 65, 12), (7, 7, 12, 16), {"strides": 2, "dilations": 2, "padding": "SAME"}),
 }
 LIMITS = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 64 * MIB]

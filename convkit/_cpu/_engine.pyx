@@ -313,6 +313,62 @@ cdef extern from "depthwise_gradient.h" nogil:
     int ck_depthwise_gradient_run(const ck_depthwise_gradient *, const ck_job *)
 
 
+cdef extern from "planar_kernels.h" nogil:
+    ctypedef struct ck_planar_kernel:
+        const char *name
+        ck_isa isa
+        ck_type arithmetic
+        int64_t lanes
+
+    const ck_planar_kernel *const ck_planar_kernels[]
+    const ck_planar_kernel *ck_planar_kernel_for(ck_type, ck_isa)
+
+
+cdef extern from "planar.h" nogil:
+    ctypedef struct ck_planar_phase:
+        ck_window window
+        ck_array out
+        int64_t out_at
+        const int64_t *row_tap
+        const int64_t *col_tap
+        flag out_in_place
+        int64_t channel_block, tap_rows, tap_cols, first_unit, packed_at
+
+    ctypedef struct ck_planar:
+        const ck_planar_kernel *kernel
+        flag interleaved
+        ck_pixels pixels
+        ck_array filter
+        char *out_data
+        ck_load_fn load_filter
+        ck_store_fn store
+        flag out_plain
+        int64_t images, channels, filters, filter_block, phase_count
+        const ck_planar_phase *phases
+        int64_t units, row_block, col_block
+        char *packed
+        int64_t stage_bytes, tile_bytes
+
+    int64_t ck_planar_packed(const ck_planar *, const ck_planar_phase *, int64_t)
+    int64_t ck_planar_units(const ck_planar *, const ck_planar_phase *)
+    int ck_planar_run(const ck_planar *, const ck_job *)
+
+
+cdef extern from "planar_gradient.h" nogil:
+    ctypedef struct ck_planar_gradient:
+        const ck_planar_kernel *kernel
+        ck_window window
+        ck_pixels pixels, gradients
+        ck_array out
+        ck_store_fn store
+        flag accumulate
+        int64_t images, channels, filters, row_block, col_block, filter_block, slices, slice_blocks
+        char *partials
+        int64_t stage_bytes, gradient_bytes
+
+    int ck_planar_gradient_run(const ck_planar_gradient *, const ck_job *)
+
+
 SUM_BLOCK = CK_SUM_BLOCK
 
 # Names of the ISA levels, lowest first, and the highest one that this CPU can run.
@@ -1015,6 +1071,118 @@ cdef class DepthwiseGradient(Run):
     def run(self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, int threads, int workers):
         """Compute; the arrays must lie as the specification says."""
         cdef ck_depthwise_gradient g = self.g
+        g.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
+        g.out.data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&g, &g.partials, NULL, threads, workers)
+
+
+def planar_kernels():
+    """Return (name, ISA level, dtype, lanes) of every set of planar kernels that is built in."""
+    found = []
+    cdef int i = 0
+    cdef const ck_planar_kernel *kernel
+    while ck_planar_kernels[i] != NULL:
+        kernel = ck_planar_kernels[i]
+        dtype = "float64" if kernel.arithmetic == CK_F64 else "float32"
+        found.append((kernel.name.decode(), ISA_LEVELS[<int>kernel.isa], dtype, kernel.lanes))
+        i += 1
+    return found
+
+
+cdef class Planar(Run):
+    """The forward convolution, or the input gradient, along columns; built from a `PlanarSpec`."""
+
+    cdef ck_planar p
+    cdef ck_planar_phase *phases
+
+    def __cinit__(self, spec):
+        self.phases = NULL
+
+    def __dealloc__(self):
+        free(self.phases)
+
+    def __init__(self, spec):
+        cdef ck_planar *p = &self.p
+        cdef ck_planar_phase *phase
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(p, 0, sizeof(ck_planar))
+        p.kernel = ck_planar_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
+        self.phases = <ck_planar_phase *>calloc(len(spec.phases), sizeof(ck_planar_phase))
+        if self.phases == NULL:
+            raise MemoryError
+        self.reserve(sum(2 * (len(s.window.row_at) + len(s.window.col_at)) for s in spec.phases))
+        fill_array(&p.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        p.pixels.load = ck_loader(&p.pixels.array, self.arithmetic)
+        p.pixels.plain = spec.image_plain
+        fill_array(&p.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
+        p.load_filter = ck_loader(&p.filter, self.arithmetic)
+        p.interleaved, p.out_plain = spec.interleaved, spec.out_plain
+        p.images, p.channels, p.filters, p.filter_block = spec.images, spec.channels, spec.filters, spec.filter_block
+        p.row_block, p.col_block = spec.tile
+        p.stage_bytes, p.tile_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+        p.phases = self.phases
+        p.phase_count = len(spec.phases)
+        cdef int64_t packed = 0
+        for number, s in enumerate(spec.phases):
+            phase = &self.phases[number]
+            fill_window(self, &phase.window, s.window)
+            phase.row_tap = self.keep(s.row_tap)
+            phase.col_tap = self.keep(s.col_tap)
+            fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
+            phase.out_at, phase.out_in_place = s.out_at, s.out_in_place
+            phase.channel_block, phase.tap_rows, phase.tap_cols = s.sum_block
+            phase.first_unit, phase.packed_at = p.units, packed
+            p.units += ck_planar_units(p, phase)
+            packed += ck_planar_packed(p, phase, p.filters)
+        p.store = ck_storer(&self.phases[0].out, self.arithmetic)
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_planar_run(<ck_planar *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_planar p = self.p
+        p.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        p.filter.data = <char *>cnp.PyArray_DATA(filter)
+        p.out_data = <char *>cnp.PyArray_DATA(out)
+        self.start(<void *>&p, &p.packed, NULL, threads, workers)
+
+
+cdef class PlanarGradient(Run):
+    """The filter gradient along columns; built from a `PlanarGradientSpec`."""
+
+    cdef ck_planar_gradient g
+
+    def __init__(self, spec):
+        cdef ck_planar_gradient *g = &self.g
+        self.arithmetic = TYPES[spec.arithmetic]
+        memset(g, 0, sizeof(ck_planar_gradient))
+        g.kernel = ck_planar_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
+        self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
+        fill_window(self, &g.window, spec.window)
+        fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
+        g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
+        g.pixels.plain = spec.image_plain
+        fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
+        g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        g.gradients.plain = spec.gradient_plain
+        fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
+        g.store = ck_storer(&g.out, self.arithmetic)
+        g.accumulate = spec.accumulate
+        g.images, g.channels, g.filters = spec.images, spec.channels, spec.filters
+        g.row_block, g.col_block = spec.block
+        g.filter_block, g.slices, g.slice_blocks = spec.filter_block, spec.slices, spec.slice_blocks
+        g.stage_bytes, g.gradient_bytes = spec.scratch
+        self.shared_bytes = spec.shared_bytes
+
+    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
+        return ck_planar_gradient_run(<ck_planar_gradient *>run, job)
+
+    def run(self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, int threads, int workers):
+        """Compute; the arrays must lie as the specification says."""
+        cdef ck_planar_gradient g = self.g
         g.pixels.array.data = <char *>cnp.PyArray_DATA(image)
         g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
         g.out.data = <char *>cnp.PyArray_DATA(out)

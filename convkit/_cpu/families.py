@@ -14,7 +14,7 @@ from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
-from . import _engine, blas, depthwise_tiles, direct, direct_gradient, memory, plan, reference
+from . import _engine, blas, depthwise_tiles, direct, direct_gradient, memory, plan, planar_tiles, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
@@ -94,6 +94,8 @@ EngineSpec = (
     | direct_gradient.DirectGradientSpec
     | depthwise_tiles.DepthwiseSpec
     | depthwise_tiles.DepthwiseGradientSpec
+    | planar_tiles.PlanarSpec
+    | planar_tiles.PlanarGradientSpec
 )
 
 

@@ -39,8 +39,8 @@ LEAST_WORKSPACE = 8 * 2**20
 
 # Nanoseconds on one core of an AMD EPYC 9004 with NumPy 2.4 (docs/decisions/0005-fft.md): of a transform per point and
 # level; of reading, checking and writing per point of a plane; of one product per point of a plane, which is half a
-# complex number; of the calls for one plane; and per multiplication or addition of a direct way, where a group has few
-# pairs of channels, and where it has more.
+# complex number; of the calls for one plane; and per multiplication or addition of a direct way, where one of several
+# groups has few pairs of channels, and elsewhere.  On an AMD EPYC 7003 with AVX2 all of them are some 1.6 times as long.
 FEW_PAIRS = 16
 NS_LEVEL, NS_PASS, NS_PRODUCT, NS_CALLS, NS_DIRECT_FEW, NS_DIRECT = 0.18, 2.5, 0.8, 20e3, 0.022, 0.010
 
@@ -132,7 +132,7 @@ class Fft(Implementation):
         rows, columns = g.filter_size
         found = tiling(g, limit_of(problem))
         pairs = g.group_in * g.group_out
-        direct = g.flops * (NS_DIRECT_FEW if 1 < pairs < FEW_PAIRS else NS_DIRECT)
+        direct = g.flops * (NS_DIRECT_FEW if g.groups > 1 and 1 < pairs < FEW_PAIRS else NS_DIRECT)
         if found.ns > direct:
             return (
                 f"it would take some {found.ns / direct:.1f} times as long as the sums over a {rows}x{columns} filter"

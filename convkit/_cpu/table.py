@@ -7,11 +7,13 @@ from .._registry import Implementation, Table
 from .depthwise import Depthwise
 from .families import Direct, Gemm, Im2col, Reference
 from .fft import Fft
+from .planar import Planar
 
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 
 FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (
     ("fft", Fft),
+    ("planar", Planar),
     ("depthwise", Depthwise),
     ("direct", Direct),
     ("gemm", Gemm),

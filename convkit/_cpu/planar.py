@@ -1,0 +1,118 @@
+"""Convolutions of few channels in or out, on kernels whose vectors run along the columns of planes.
+
+Or along the channels of the image, where only the result has few of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
+from .._registry import Implementation, NeedsWorkspace, Plan, Problem
+from . import _engine, blas, plan, planar_tiles
+from .families import EmptyPlan, EnginePlan, ZeroPlan, limit_of, padded_sentence, reasons
+from .isa import tile_for
+from .machine import Machine
+from .planar_tiles import PlanarGradientSpec, PlanarSpec
+
+# With more channels both in and out the register tiles of the other families are full.
+FEW_CHANNELS = 4
+# Below this the depthwise kernels, which read the inside of an image in place, are as fast for one channel and filter:
+# 7x7 takes 0.9 of the time with them, 9x9 1.6 times as long (measured on an AMD EPYC 7003, docs/decisions/0010).
+LEAST_TAPS = 8 * 8
+
+
+@functools.lru_cache(maxsize=256)
+def _spec(problem: Problem, machine: Machine) -> PlanarSpec | PlanarGradientSpec:
+    """Return the engine's specification for a problem, or raise WorkspaceError."""
+    g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
+    if problem.op == "conv2d":
+        return planar_tiles.forward_spec(g, first, second, problem.out, limit, machine)
+    if problem.op == "conv2d_backprop_filter":
+        return planar_tiles.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
+    return planar_tiles.gather_spec(g, first, second, problem.out, limit, machine)
+
+
+def forget_specs() -> None:
+    """Plan again at the next call."""
+    _spec.cache_clear()
+
+
+class Planar(Implementation):
+    """Few channels in or out: vectors along columns, taps broadcast, and no matrix product."""
+
+    def objection(self, problem: Problem, machine: Any) -> str | None:
+        g = problem.geometry
+        if g.groups > 1:
+            return f"the channels are in {g.groups} groups, and it takes all of them together"
+        if min(g.in_channels, g.out_channels) > FEW_CHANNELS:
+            return (
+                f"there are {g.in_channels} channels in and {g.out_channels} out, and it is for {FEW_CHANNELS} at most "
+                "on either side"
+            )
+        if problem.empty:
+            return None
+        if problem.op == "conv2d_backprop_input":
+            if plan.count_phases(g) == 0:
+                return None
+            refusal = plan.phases_objection(g)
+            if refusal is not None:
+                return refusal
+        try:
+            _spec(problem, machine)
+        except WorkspaceError as error:
+            return NeedsWorkspace(error)
+        return None
+
+    def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        g = problem.geometry
+        if problem.empty:
+            return None
+        taps = g.filter_size[0] * g.filter_size[1]
+        if g.in_channels == g.out_channels == 1 and taps < LEAST_TAPS:
+            return f"the filter has {taps} taps only, and of one channel the depthwise kernels need no copies"
+        width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
+        result = g.in_channels if problem.op == "conv2d_backprop_input" else g.out_channels
+        if 4 * result >= 3 * width:
+            return f"the result has {result} channels, which fill a register tile of {width}"
+        if problem.op == "conv2d_backprop_filter" and taps == 1:
+            return "a 1x1 filter's gradient is a single matrix product"
+        apart = all(k <= stride for k, stride in zip(g.filter_size, g.strides, strict=True))
+        if problem.op == "conv2d_backprop_input" and apart and taps > 1:
+            return "no two windows overlap, so that a single matrix product gives all of their pixels"
+        return None
+
+    def plan(self, problem: Problem, machine: Any) -> Plan:
+        if problem.empty:
+            return EmptyPlan()
+        if problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0:
+            return ZeroPlan()
+        spec = _spec(problem, machine)
+        if isinstance(spec, PlanarSpec):
+            copies = _copies(spec, problem.geometry)
+            return EnginePlan(spec, problem, _engine.Planar(spec), copies, blas.NO_HOLD)
+        copies = _gradient_copies(spec, problem.geometry)
+        return EnginePlan(spec, problem, _engine.PlanarGradient(spec), copies, blas.NO_HOLD)
+
+
+def _copies(spec: PlanarSpec, g: ConvGeometry) -> tuple[str, ...]:
+    sentences = [
+        f"filter: packed once, {spec.shared_bytes} bytes ({reasons(spec.filter, spec.arithmetic, g)})",
+        padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic),
+    ]
+    if not all(phase.out_in_place for phase in spec.phases):
+        why = reasons(spec.out, spec.arithmetic, g)
+        sentences.append(f"result: summed in scratch, then stored tile by tile ({why})")
+    return tuple(sentences)
+
+
+def _gradient_copies(spec: PlanarGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
+    sentences = [
+        padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic),
+        padded_sentence(spec.gradient, spec.gradient_plain, g, spec.arithmetic),
+    ]
+    if spec.slices > 1:
+        sentences.append(f"result: {spec.slices} partial sums over slices of the pixels, added in order")
+    return tuple(sentences)
