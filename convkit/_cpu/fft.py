@@ -40,7 +40,7 @@ LEAST_WORKSPACE = 8 * 2**20
 # Nanoseconds on one core of an AMD EPYC 9004 with NumPy 2.4 (docs/decisions/0005-fft.md): of a transform per point and
 # level; of reading, checking and writing per point of a plane; of one product per point of a plane, which is half a
 # complex number; of the calls for one plane; and per multiplication or addition of a direct way, where one of several
-# groups has few pairs of channels, and elsewhere.  On an AMD EPYC 7003 with AVX2 all of them are some 1.6 times as long.
+# groups has few pairs of channels, and elsewhere.  On an AMD EPYC 7003 with AVX2 all are some 1.6 times as long.
 FEW_PAIRS = 16
 NS_LEVEL, NS_PASS, NS_PRODUCT, NS_CALLS, NS_DIRECT_FEW, NS_DIRECT = 0.18, 2.5, 0.8, 20e3, 0.022, 0.010
 
