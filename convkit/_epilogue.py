@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 ACTIVATIONS = (None, "relu", "relu6", "elu", "leaky_relu")
+INT8_ACTIVATIONS = (None, "relu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Epilogue:
         The slope of ``"leaky_relu"``, 0 for the others.
     input_zero_point, output_zero_point : int
         What stands for zero in the input and the result; 0 for floating-point dtypes.
+    onto_side : bool
+        Whether the result takes the place of the side input.
     """
 
     per_channel: bool
@@ -37,6 +40,7 @@ class Epilogue:
     alpha: float
     input_zero_point: int
     output_zero_point: int
+    onto_side: bool
 
 
 class Terms(NamedTuple):

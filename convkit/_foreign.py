@@ -26,9 +26,18 @@ OURS: Mapping[str, str] = {
     **dict.fromkeys(("dtype", "preferred_element_type", "output_dtype"), "out_dtype"),
     **dict.fromkeys(("threads", "n_jobs", "workers", "nthreads", "n_threads"), "num_threads"),
     **dict.fromkeys(("method", "algo", "backend", "impl"), "algorithm"),
+    **dict.fromkeys(("b", "B", "biases", "bias_add"), "bias"),
+    **dict.fromkeys(("side", "z", "residual", "addend", "shortcut"), "side_input"),
+    **dict.fromkeys(("scale", "scales", "conv_input_scale", "alpha1", "requantize_scale"), "conv_scale"),
+    **dict.fromkeys(("side_input_scale", "alpha2", "sum_scale"), "side_scale"),
+    **dict.fromkeys(("activation_mode", "activation_fn", "act", "post_op", "nonlinearity"), "activation"),
+    **dict.fromkeys(("negative_slope", "leakyrelu_alpha", "slope"), "alpha"),
+    **dict.fromkeys(("x_zero_point", "zero_point_in", "src_zero_point"), "input_zero_point"),
+    **dict.fromkeys(("y_zero_point", "zero_point", "zero_point_out", "dst_zero_point"), "output_zero_point"),
 }
 
-_ADD_BIAS = "no bias is added here; add it to the result"
+_ADD_BIAS = "no bias is added here; add it to the result, or use fused_conv2d"
+_ACTIVATE = "apply it to the result, as np.maximum(y, 0), or use fused_conv2d"
 PAD_FIRST = "padding is zeros here; for another border np.pad the image first"
 _AS_OPTION = "it is an option, as in: with convkit.options({}=...)"
 _TRANSPOSED = "a transposed convolution is conv2d_backprop_input"
@@ -36,7 +45,7 @@ _TRANSPOSED = "a transposed convolution is conv2d_backprop_input"
 # Names for what no argument says, with what to do instead.
 RECIPES: Mapping[str, str] = {
     **dict.fromkeys(("bias", "use_bias", "b", "bias_add"), _ADD_BIAS),
-    **dict.fromkeys(("activation", "activation_mode", "activation_fn"), "apply it to the result, as np.maximum(y, 0)"),
+    **dict.fromkeys(("activation", "activation_mode", "activation_fn"), _ACTIVATE),
     **dict.fromkeys(("padding_mode", "boundary", "fillvalue", "cval", "borderType"), PAD_FIRST),
     "output_padding": "give conv2d_backprop_input the input_shape instead",
     **dict.fromkeys(("lhs_dilation", "transposed"), _TRANSPOSED),
