@@ -26,7 +26,11 @@ OURS: Mapping[str, str] = {
     **dict.fromkeys(("dtype", "preferred_element_type", "output_dtype"), "out_dtype"),
     **dict.fromkeys(("threads", "n_jobs", "workers", "nthreads", "n_threads"), "num_threads"),
     **dict.fromkeys(("method", "algo", "backend", "impl"), "algorithm"),
-    **dict.fromkeys(("b", "B", "biases", "bias_add"), "bias"),
+}
+
+# The same for what only fused_conv2d takes.
+OURS_FUSED: Mapping[str, str] = {
+    **dict.fromkeys(("b", "B", "use_bias", "biases", "bias_add"), "bias"),
     **dict.fromkeys(("side", "z", "residual", "addend", "shortcut"), "side_input"),
     **dict.fromkeys(("scale", "scales", "conv_input_scale", "alpha1", "requantize_scale"), "conv_scale"),
     **dict.fromkeys(("side_input_scale", "alpha2", "sum_scale"), "side_scale"),
@@ -88,7 +92,7 @@ MISSING: Any = _Missing()
 def check_names(op: str, required: Mapping[str, Any], foreign: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Raise for the first unknown keyword, with ours or a recipe where there is one, or for a missing argument."""
     for name in foreign:
-        ours = OURS.get(name)
+        ours = OURS.get(name) or OURS_FUSED.get(name)
         if ours in known:
             raise ArgumentTypeError(f"{op}: unknown argument {name!r:.60}; in convkit it is called {ours!r}")
         # The options have names of their own, and nothing to add to a result.
