@@ -1,5 +1,6 @@
 """2-D convolutions and their gradients for plain arrays, without a deep-learning framework."""
 
+from . import quantize
 from ._calls import PerformanceWarning
 from ._errors import (
     ArgumentError,
@@ -44,6 +45,7 @@ __all__ = [
     "fused_conv2d",
     "options",
     "pack_filter",
+    "quantize",
     "set_options",
     "show_versions",
 ]

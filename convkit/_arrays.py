@@ -205,8 +205,9 @@ def check_dtypes(op: str, image: tuple[str, np.dtype[Any]] | None, others: list[
     if float_dtype.name not in FLOATS:
         what = f" and {image[0]} {image[1].name}" if image else ""
         raise DTypeError(
-            f"{op}: {role} has dtype {float_dtype.name}{what}, but of convolutions of integers only those of int8 or uint8 "
-            f"with an int8 filter are supported; cast {role} to a floating-point dtype, e.g. {role}.astype('float32')"
+            f"{op}: {role} has dtype {float_dtype.name}{what}, but of convolutions of integers only those of int8 or "
+            f"uint8 with an int8 filter are supported; cast {role} to a floating-point dtype, e.g. "
+            f"{role}.astype('float32')"
         )
     for other_role, dtype in others[1:]:
         if dtype.name != float_dtype.name:

@@ -225,7 +225,8 @@ def _fused_call(
     given: dict[str, Any], settings: Settings, terms: Given, dtype: Any, out: Form | None, options: Options
 ) -> Call:
     """Return a fused call, prepared."""
-    bias, side = given.get("bias"), given.get("side_input")
+    bias: Any = given.get("bias")
+    side: Any = given.get("side_input")
     image, weights = _forms("fused_conv2d", {"input": given["input"], "filter": given["filter"]}, dtype)
     is_int8 = weights[2].name == "int8"
     parsed = parse(

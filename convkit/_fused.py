@@ -54,6 +54,8 @@ from ._packed import PackedFilter
 from ._registry import FusedPlan, Problem, choose
 
 OP = "fused_conv2d"
+# What a bias may be where it is not of the filter's dtype alone.
+BIASES = {"int8": ("float32", "int32"), **{half: ("float32", half) for half in HALVES}}
 # Zero points are checked against the dtypes later; this only keeps out what is no 32-bit number.
 _LEAST = -(2**31)
 
@@ -160,14 +162,11 @@ def _check_bias(bias: tuple[tuple[int, ...], np.dtype[Any]] | None, channels: in
             f"{OP}: bias has shape {shape}, but must have one number for each of the filter's {channels} output "
             f"channels, shape ({channels},)"
         )
-    if dtype == "int8":
-        allowed = ["float32", "int32"]
-    else:
-        allowed = [dtype, "float32"] if dtype in HALVES else [dtype]
+    allowed = BIASES.get(dtype, (dtype,))
     if given.name not in allowed:
         raise DTypeError(
             f"{OP}: bias has dtype {given!s:.60}, but with a filter of dtype {dtype} it must be "
-            f"{' or '.join(allowed)}; cast it, e.g. bias.astype('{allowed[-1] if dtype in HALVES else allowed[0]}')"
+            f"{' or '.join(allowed)}; cast it, e.g. bias.astype('{allowed[0]}')"
         )
     return given.name if dtype == "int8" else _computed(dtype).name
 

@@ -203,8 +203,8 @@ def fused_conv2d(
         given = {"input": input, "filter": filter}
         if more:
             raise ArgumentTypeError(
-                f"fused_conv2d: takes 4 positional arguments (input, filter, bias, side_input), but {4 + len(more)} are "
-                "given; conv_scale, strides, padding and the others go by keyword"
+                f"fused_conv2d: takes 4 positional arguments (input, filter, bias, side_input), but {4 + len(more)} "
+                "are given; conv_scale, strides, padding and the others go by keyword"
             )
         check_names("fused_conv2d", given, foreign, _NAMES)
     settings = Settings(strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm)

@@ -97,9 +97,7 @@ def golden_ids() -> list[str]:
 def golden(case: str) -> tuple[Fused, np.ndarray]:
     """Return one of them, and TensorFlow's result."""
     archive = cases.archive("q")
-    x, w, bias, side, scale, y = (
-        archive[f"{case}/{name}"] for name in ("x", "w", "bias", "side", "conv_scale", "y")
-    )
+    x, w, bias, side, scale, y = (archive[f"{case}/{name}"] for name in ("x", "w", "bias", "side", "conv_scale", "y"))
     meta = json.loads(str(archive[f"{case}/meta"]))
     geometry = {
         "strides": tuple(meta["strides"]),

@@ -1,4 +1,4 @@
-"""Fused floating-point convolutions: every family, dtype, activation and layout; bounded memory; onto the side input."""
+"""Fused floating-point convolutions: every family, dtype, activation and layout; memory; onto the side input."""
 
 import tracemalloc
 
@@ -117,7 +117,7 @@ def test_scales_for_each_channel_in_the_arithmetic_of_the_dtype(rng):
 
 
 def test_integer_images_meet_float_filters(rng):
-    x, w, bias, side = arrays(rng)
+    x, w, bias, _ = arrays(rng)
     y = convkit.fused_conv2d(x.astype(np.uint8), w.astype(np.float32), bias.astype(np.float32))
     np.testing.assert_array_equal(y, expected(x.astype(np.uint8), w, None, None, None, {}) * 2 + bias)
 

@@ -32,7 +32,8 @@ def check_sums(x, w, **geometry) -> None:
         for family in harness.families("conv2d", *arguments, **keywords):
             y = convkit.conv2d(*arguments, algorithm=family, **keywords)
             assert y.dtype == np.int32
-            np.testing.assert_array_equal(int8_cases.from_layout(y, layout.data), expected, err_msg=f"{family} {layout}")
+            y = int8_cases.from_layout(y, layout.data)
+            np.testing.assert_array_equal(y, expected, err_msg=f"{family} {layout}")
 
 
 def full_range(rng, shape, dtype=np.int8):
@@ -103,10 +104,9 @@ def test_random_terms(layer, seed):
         "input_zero_point": zero_point,
         "out_dtype": str(out_dtype),
     }
-    bias = [None, rng.normal(0, 30, k).astype(np.float32), rng.integers(-3000, 3000, k).astype(np.int32)][rng.integers(3)]
+    biases = [None, rng.normal(0, 30, k).astype(np.float32), rng.integers(-3000, 3000, k).astype(np.int32)]
     shape = reference.output_shape(x.shape, w.shape, **{n: v for n, v in geometry.items() if n != "groups"})
-    case = Fused(x, w, bias, full_range(rng, shape), terms, geometry)
-    case.check()
+    Fused(x, w, biases[rng.integers(3)], full_range(rng, shape), terms, geometry).check()
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -331,6 +331,7 @@ def test_explain():
     told = convkit.explain("conv2d", *packed_shapes, dtype="int8", **PACKED.keywords)
     assert told.output_shape == (1, 8, 6, 6, 4)
     assert pickle.loads(pickle.dumps(told)) == told
-    for wrong, words in (({"side_scale": 1.0}, "side_input"), ({"stride": 2}, "strides"), ({"activation": "tanh"}, "relu6")):
+    refusals = {"side_input": {"side_scale": 1.0}, "strides": {"stride": 2}, "relu6": {"activation": "tanh"}}
+    for words, wrong in refusals.items():
         with pytest.raises(convkit.ConvkitError, match=words):
             convkit.explain("fused_conv2d", *shapes[:2], dtype="int8", **wrong)

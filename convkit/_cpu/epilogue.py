@@ -35,9 +35,7 @@ def fma(a: Array, b: Any, c: Array) -> Array:
     return np.where(inexact, odd, total).astype(np.float32)
 
 
-def of_integers(
-    sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array | None, dtype: np.dtype[Any]
-) -> Array:
+def of_integers(sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array | None, dtype: np.dtype[Any]) -> Array:
     """Return what becomes of exact int64 sums of int8 products; ``part`` are the output channels they belong to."""
     if e.bias == "int32":
         assert terms.bias is not None

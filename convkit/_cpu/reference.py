@@ -113,9 +113,7 @@ def fused_int8(g: ConvGeometry, e: Epilogue, terms: Terms, x: Array, w: Array, s
         store_integers(total, filters, e, terms, None if side is None else side[n, i, j], out[n, i, j])
 
 
-def store_integers(
-    sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array | None, out: Array
-) -> None:
+def store_integers(sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array | None, out: Array) -> None:
     """Write what the epilogue makes of the whole sums of some channels of a grid of pixels."""
     beside = None if side is None else channels_of(side, part)
     _store(out, part, after.of_integers(sums.astype(np.int64), part, e, terms, beside, out.dtype))
