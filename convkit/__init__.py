@@ -1,6 +1,6 @@
 """2-D convolutions and their gradients for plain arrays, without a deep-learning framework."""
 
-from . import quantize
+from . import quantize as quantize
 from ._calls import PerformanceWarning
 from ._errors import (
     ArgumentError,
