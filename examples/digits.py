@@ -1,8 +1,9 @@
 """Train a small convolutional network on handwritten digits with nothing but NumPy and convkit.
 
 scikit-learn supplies the images (1797 of them, 8x8 pixels) and matplotlib draws the picture; everything that learns is
-on this page. The trained network is then rounded to int8, and reads the test images once more. Every sum of products goes through convkit, whose results do not depend on the number of threads, so two
-runs with one seed learn the same filters, to the last bit, on one thread or on sixteen.
+on this page. The trained network is then rounded to int8, and reads the test images once more. Every sum of products
+goes through convkit, whose results do not depend on the number of threads, so two runs with one seed learn the same
+filters, to the last bit, on one thread or on sixteen.
 """
 
 import argparse
