@@ -241,7 +241,8 @@ def prepare_cached(
         given = frozen(given)
         forms = (form_of(first), form_of(second))
         out_form = None if out is None else form_of(out)
-        plain = plain_settings(Settings(*given[2:10])) if first.ndim > len(IN_ORDER) else None
+        packed_format = first.ndim > len(IN_ORDER) and shape_argument is None
+        plain = plain_settings(Settings(*given[2:10])) if packed_format else None
         if plain is None:
             call = prepare(op, forms, given[1], Settings(*given[2:10]), out_form, accumulate, *given[-2:])
         else:

@@ -32,7 +32,9 @@ def plain_settings(settings: _Settings) -> _Settings | None:
     """Return a named tuple of settings that can be part of a cache key, or None."""
     if _PLAIN_TYPES.issuperset(map(type, settings)):
         return settings
+    make: Any = type(settings)
     try:
-        return type(settings)(*[value if isinstance(value, _DTYPES) else _plain(value) for value in settings])
+        plain: _Settings = make(*[value if isinstance(value, _DTYPES) else _plain(value) for value in settings])
     except _NotPlainError:
         return None
+    return plain
