@@ -93,24 +93,43 @@ class FusedCall:
     computed: np.dtype[Any]
 
 
+FLOAT32, FLOAT64, INT32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
+# Numbers up to here are no infinity in float32, and rounding them says nothing of an overflow.
+MODEST = 1e38
+
+
 def _numbers(name: str, value: Any) -> Array:
     """Return real numbers as an array of any shape."""
     array = as_array(OP, name, value)[0]
-    if array.dtype.name not in FLOATS and array.dtype.kind not in "iu":
+    dtype = array.dtype
+    # Most are float32: a dtype's name takes a microsecond.
+    if dtype != FLOAT32 and dtype.name not in FLOATS and dtype.kind not in "iu":
         raise DTypeError(f"{OP}: {name} has dtype {array.dtype!s:.60}, but must be floating-point or integer")
     return array
 
 
 def _number(name: str, value: Any) -> float:
     """Return one real number."""
+    if type(value) is float:
+        return value
     array = _numbers(name, value)
     if array.ndim:
         raise ShapeError(f"{OP}: {name} has shape {array.shape}, but must be a single number")
     return float(array)
 
 
+def _integer(name: str, value: Any) -> int:
+    return value if type(value) is int else as_int(OP, name, value, least=_LEAST)
+
+
 def _rounded(value: Array | float, computed: np.dtype[Any]) -> Array:
     """Return numbers as a dense array of the dtype that the epilogue computes with."""
+    if type(value) is float and abs(value) < MODEST:
+        return np.array([value], computed)
+    if type(value) is np.ndarray and value.dtype == computed and value.dtype.isnative:
+        flags = value.flags
+        if flags.c_contiguous and flags.aligned:
+            return value.reshape(-1)
     with np.errstate(all="ignore"):
         return np.require(value, computed, ["C", "A"]).reshape(-1)
 
@@ -136,8 +155,8 @@ def _check_side_scale(value: Any, side_given: bool) -> float:
     return scale
 
 
-def _computed(dtype: str) -> np.dtype[Any]:
-    return np.dtype(np.float64 if dtype == "float64" else np.float32)
+def _computed(filter_dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return FLOAT64 if filter_dtype == FLOAT64 else FLOAT32
 
 
 def _check_scale(shape: tuple[int, ...], channels: int) -> bool:
@@ -168,7 +187,7 @@ def _check_bias(bias: tuple[tuple[int, ...], np.dtype[Any]] | None, channels: in
             f"{OP}: bias has dtype {given!s:.60}, but with a filter of dtype {dtype} it must be "
             f"{' or '.join(allowed)}; cast it, e.g. bias.astype('{allowed[0]}')"
         )
-    return given.name if dtype == "int8" else _computed(dtype).name
+    return given.name if dtype == "int8" else "float64" if dtype == "float64" else "float32"
 
 
 def _check_side(side: Form | None, shape: tuple[int, ...], dtype: str, out_dtype: np.dtype[Any]) -> None:
@@ -254,7 +273,7 @@ def prepare_fused(
         slow=choice.by_default and choice.chosen.family == "reference" and not problem.empty,
         transposed=any(order != IN_ORDER for order in axes),
     )
-    return FusedCall(call, _computed(dtype))
+    return FusedCall(call, _computed(forms[1][2]))
 
 
 def _check_epilogue(
@@ -309,7 +328,7 @@ class Parsed(NamedTuple):
     """The epilogue's arguments, each checked by itself."""
 
     static: Static
-    conv_scale: Array
+    conv_scale: Array | float
     side_scale: float
     bias: Array | None
     side: Array | None
@@ -317,25 +336,27 @@ class Parsed(NamedTuple):
 
 def parse(given: Given, bias: Any, side_input: Any, filter_dtype: np.dtype[Any], side_given: bool) -> Parsed:
     """Read the epilogue's arguments; what they must be beside the others is checked when the call is prepared."""
-    scale = _numbers("conv_scale", given.conv_scale)
+    scale: Any = given.conv_scale
+    if type(scale) is not float:
+        scale = _numbers("conv_scale", scale)
+    computed = _computed(filter_dtype)
     side_scale = _check_side_scale(given.side_scale, side_given)
-    computed = _computed(filter_dtype.name)
-    with np.errstate(all="ignore"):
-        side_scale = float(computed.type(side_scale))
+    if side_scale not in (0.0, 1.0):
+        side_scale = float(_rounded(side_scale, computed)[0])
     activation = _activation(given.activation)
     alpha = _number("alpha", given.alpha)
     terms = _weakly("bias", bias, computed)
     beside = _weakly("side_input", side_input, filter_dtype.newbyteorder("=") if filter_dtype.kind != "i" else None)
     static = Static(
-        scale_shape=scale.shape,
+        scale_shape=() if type(scale) is float else scale.shape,
         bias=None if terms is None else (terms.shape, terms.dtype),
         side=None if beside is None else form_of(beside),
         reads_side=side_scale != 0 and side_given,
         onto_side=False,
         activation=activation,
         alpha=alpha if activation == "leaky_relu" else 0.0,
-        input_zero_point=as_int(OP, "input_zero_point", given.input_zero_point, least=_LEAST),
-        output_zero_point=as_int(OP, "output_zero_point", given.output_zero_point, least=_LEAST),
+        input_zero_point=_integer("input_zero_point", given.input_zero_point),
+        output_zero_point=_integer("output_zero_point", given.output_zero_point),
     )
     return Parsed(static, scale, side_scale, terms, beside)
 
@@ -365,14 +386,17 @@ def execute_fused(
     if PackedFilter in map(type, values):
         packed = check_packed(OP, values[1], settings)
         values = values[0], packed.filter
-    x, w = settle_weak([as_array(OP, role, value) for role, value in zip(("input", "filter"), values, strict=True)])
+    x, w = values
+    if type(x) is not np.ndarray or type(w) is not np.ndarray:
+        x, w = settle_weak([as_array(OP, "input", x), as_array(OP, "filter", w)])
     parsed = parse(given, bias, side_input, w.dtype, side_input is not None)
     result = None if out is None else as_out(OP, out)
     static, side = parsed.static, parsed.side
     if result is not None:
         onto_side = side is not None and _same_place(result, side)
         static = static._replace(onto_side=onto_side and static.reads_side)
-        inputs = [("input", x), ("filter", w), ("conv_scale", parsed.conv_scale)]
+        inputs = [("input", x), ("filter", w)]
+        inputs += [("conv_scale", parsed.conv_scale)] if type(parsed.conv_scale) is np.ndarray else []
         inputs += [("bias", parsed.bias)] if parsed.bias is not None else []
         inputs += [("side_input", side)] if side is not None and not onto_side else []
         check_overlap(OP, result, tuple(inputs))
@@ -413,11 +437,13 @@ def _compute(
     terms = Terms(
         conv_scale=_rounded(parsed.conv_scale, prepared.computed),
         side_scale=parsed.side_scale if epilogue.side else 0.0,
-        bias=None if bias is None else _rounded(bias, np.dtype(epilogue.bias)),
+        bias=None if bias is None else _rounded(bias, INT32 if epilogue.bias == "int32" else prepared.computed),
     )
-    views: list[Array] = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
+    views = arrays
+    if call.transposed:
+        views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
     if call.taps is not None:
-        views[1] = views[1][call.taps]
+        views = [views[0], views[1][call.taps], *views[2:]]
     out = result.transpose(call.out_axes)
     plan.run_fused(views, terms, out, threads, None if packed is None else _keeper(packed, call.taps))
 
