@@ -55,44 +55,51 @@ def of_integers(sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array
     return (np.where(np.isnan(rounded), 0, rounded).astype(np.int16) + zero).astype(dtype)
 
 
-def _relu6(t: Array, alpha: float) -> Array:
-    return np.minimum(np.maximum(t, 0), 6)
+def _relu6(t: Array, alpha: float) -> None:
+    np.minimum(np.maximum(t, 0, out=t), 6, out=t)
 
 
-def _leaky_relu(t: Array, alpha: float) -> Array:
-    return np.where(t > 0, t, t * t.dtype.type(alpha))
+def _elu(t: Array, alpha: float) -> None:
+    np.expm1(t, out=t, where=~(t > 0))
 
 
-def _elu(t: Array, alpha: float) -> Array:
-    return np.where(t > 0, t, np.expm1(t))
+def _leaky_relu(t: Array, alpha: float) -> None:
+    np.multiply(t, t.dtype.type(alpha), out=t, where=~(t > 0))
 
 
-# What each activation makes of the sums, NaN of NaN.
-_ACTIVATIONS: dict[str | None, Callable[[Array, float], Array]] = {
-    None: lambda t, alpha: t,
-    "relu": lambda t, alpha: np.maximum(t, 0),
+# What each activation does to the sums, to NaN nothing.
+_ACTIVATIONS: dict[str, Callable[[Array, float], Any]] = {
+    "relu": lambda t, alpha: np.maximum(t, 0, out=t),
     "relu6": _relu6,
     "elu": _elu,
     "leaky_relu": _leaky_relu,
 }
 
 
-def of_floats(sums: Array, e: Epilogue, terms: Terms, side: Array | None, out: Array) -> None:
-    """Write what becomes of sums in N, H, W, C order to ``out``, which may be the sums, or the side input."""
-    computed = terms.conv_scale.dtype
-    every = slice(0, sums.shape[3])
+def of_floats(sums: Array, e: Epilogue, terms: Terms, side: Array | None, out: Array | None) -> None:
+    """Change sums in N, H, W, C order in place, and copy what becomes of them to ``out``, if it is given.
+
+    ``out`` may be the side input.
+    """
+    scales = bool(e.per_channel or terms.conv_scale[0] != 1)
+    side_scale = terms.conv_scale.dtype.type(terms.side_scale)
     rows = max(1, BLOCK // max(1, sums.shape[2] * sums.shape[3]))
     columns = max(1, BLOCK // max(1, sums.shape[3]))
     for n in range(sums.shape[0]):
         for i in range(0, sums.shape[1], rows):
             for j in range(0, sums.shape[2], columns):
                 place = n, slice(i, i + rows), slice(j, j + columns)
-                t = sums[place].astype(computed, copy=False) * _scale(e, terms, every)
+                t = sums[place]
+                if scales:
+                    t *= terms.conv_scale
                 if side is not None:
-                    t += side[place].astype(computed) * computed.type(terms.side_scale)
+                    t += side[place] if side_scale == 1 else side[place].astype(t.dtype) * side_scale
                 if terms.bias is not None:
                     t += terms.bias
-                out[place] = _ACTIVATIONS[e.activation](t, e.alpha)
+                if e.activation is not None:
+                    _ACTIVATIONS[e.activation](t, e.alpha)
+                if out is not None:
+                    out[place] = t
 
 
 def _scale(e: Epilogue, terms: Terms, part: slice) -> Array:

@@ -145,7 +145,8 @@ class FusedFloatPlan(FusedPlan):
                 target = out[place] if not self.scratch else self._target(scratch, images.stop - images.start, rows)
                 plan = self.plans[images.stop - images.start, first]
                 _run(plan, [image[images, inside], weights], target, threads, pack)
-                epilogue.of_floats(target, e, terms, beside[0][place] if beside else None, out[place])
+                side = beside[0][place] if beside else None
+                epilogue.of_floats(target, e, terms, side, out[place] if self.scratch else None)
 
     def _parts(self) -> Iterator[tuple[slice, int, int]]:
         g = self.problem.geometry
@@ -233,11 +234,12 @@ class SumsOfNothing(FusedPlan):
         g, e = self.problem.geometry, self.problem.epilogue
         assert e is not None
         side = operands[2] if e.side else None
-        every, zeros = slice(0, g.out_channels), np.zeros((1, 1, g.out_size[1], g.out_channels))
+        every, shape = slice(0, g.out_channels), (1, 1, g.out_size[1], g.out_channels)
         with np.errstate(all="ignore"):
             for n, i in np.ndindex(g.batch, g.out_size[0]):
                 row = slice(n, n + 1), slice(i, i + 1)
                 beside = None if side is None else side[row]
+                zeros = np.zeros(shape, terms.conv_scale.dtype)
                 if self.problem.dtype == "int8":
                     first = None if beside is None else beside[0]
                     reference.store_integers(zeros[0], every, e, terms, first, out[row][0])
