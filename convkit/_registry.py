@@ -120,6 +120,8 @@ class Implementation(ABC):
     @property
     def name(self) -> str:
         """The printable name, such as ``cpu:im2col_f32``."""
+        if self.family == self.dtype:
+            return f"{self.device}:{self.family}"
         return f"{self.device}:{self.family}_{self.dtype.replace('bfloat', 'bf').replace('float', 'f')}"
 
     @abstractmethod
