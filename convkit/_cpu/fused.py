@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,30 +55,37 @@ def cut(problem: Problem) -> Cut:
     return Cut(1, max(1, PART_BYTES // row))
 
 
-def _rows_of(g: ConvGeometry, first: int, rows: int) -> tuple[slice, tuple[int, int]]:
-    """Return the pixel rows that some output rows look at, and the padding before and after them."""
+class Rows(NamedTuple):
+    """What some output rows look at: how many rows of pixels, and how much padding before and after them."""
+
+    rows: int
+    pixels: int
+    padding: tuple[int, int]
+
+
+def _rows_of(g: ConvGeometry, first: int, rows: int) -> tuple[int, Rows]:
+    """Return the first row of pixels that some output rows look at, and the rest of it."""
+    if rows == g.out_size[0]:
+        return 0, Rows(rows, g.in_size[0], (g.pad_before[0], g.pad_after[0]))
     start = first * g.strides[0] - g.pad_before[0]
     stop = start + (rows - 1) * g.strides[0] + g.effective_filter[0]
-    inside = slice(min(max(0, start), g.in_size[0]), max(0, min(stop, g.in_size[0])))
-    if inside.start >= inside.stop:
-        return slice(0, 0), (rows, rows)
-    return inside, (inside.start - start, stop - inside.stop)
+    inside = max(0, start), min(stop, g.in_size[0])
+    if inside[0] >= inside[1]:
+        return 0, Rows(rows, 0, (0, 0))
+    return inside[0], Rows(rows, inside[1] - inside[0], (inside[0] - start, stop - inside[1]))
 
 
-def part_problem(problem: Problem, images: int, first: int, rows: int) -> Problem:
+def part_problem(problem: Problem, images: int, part: Rows) -> Problem:
     """Return the plain convolution of some images and rows, its result in place or in dense scratch."""
     g = problem.geometry
-    inside, padding = (slice(0, g.in_size[0]), (g.pad_before[0], g.pad_after[0]))
-    if rows < g.out_size[0]:
-        inside, padding = _rows_of(g, first, rows)
     geometry = replace(
         g,
         op="conv2d",
         batch=images,
-        in_size=(inside.stop - inside.start, g.in_size[1]),
-        out_size=(rows, g.out_size[1]),
-        pad_before=(padding[0], g.pad_before[1]),
-        pad_after=(padding[1], g.pad_after[1]),
+        in_size=(part.pixels, g.in_size[1]),
+        out_size=(part.rows, g.out_size[1]),
+        pad_before=(part.padding[0], g.pad_before[1]),
+        pad_after=(part.padding[1], g.pad_after[1]),
     )
     image, weights = problem.operands[:2]
     image = replace(image, shape=(images, *geometry.in_size, g.in_channels))
@@ -102,22 +109,22 @@ def _part_shape(g: ConvGeometry) -> tuple[int, ...]:
     return arrange(g.data_format, g.batch, g.out_channels, g.out_size)
 
 
-def part_problems(problem: Problem) -> dict[tuple[int, int], Problem]:
-    """Return the different parts, by their number of images and their first row."""
+Kind = tuple[int, Rows]
+
+
+def part_problems(problem: Problem) -> dict[Kind, Problem]:
+    """Return the different kinds of parts, by their images and rows: those at the borders, and all others."""
     g, size = problem.geometry, cut(problem)
-    images = {size.images, g.batch % size.images or size.images}
-    found = {}
-    for count in images:
-        for first in range(0, g.out_size[0], size.rows):
-            rows = min(size.rows, g.out_size[0] - first)
-            found[count, first] = part_problem(problem, count, first, rows)
-    return found
+    starts = range(0, g.out_size[0], size.rows)
+    rows = dict.fromkeys(_rows_of(g, first, min(size.rows, g.out_size[0] - first))[1] for first in starts)
+    images = dict.fromkeys((size.images, g.batch % size.images or size.images))
+    return {(count, part): part_problem(problem, count, part) for count in images for part in rows}
 
 
 class FusedFloatPlan(FusedPlan):
     """A plan for each kind of part, and the epilogue."""
 
-    def __init__(self, problem: Problem, plans: dict[tuple[int, int], Plan]) -> None:
+    def __init__(self, problem: Problem, plans: dict[Kind, Plan]) -> None:
         self.problem = problem
         self.plans = plans
         self.size = cut(problem)
@@ -139,21 +146,22 @@ class FusedFloatPlan(FusedPlan):
         image, weights, *beside = operands
         scratch = np.empty(self.scratch, np.uint8)
         with np.errstate(all="ignore"):
-            for images, first, rows in self._parts():
+            for images, first in self._parts():
+                rows, count = min(self.size.rows, g.out_size[0] - first), images.stop - images.start
+                start, part = _rows_of(g, first, rows)
                 place = images, slice(first, first + rows)
-                inside = slice(0, g.in_size[0]) if rows == g.out_size[0] else _rows_of(g, first, rows)[0]
-                target = out[place] if not self.scratch else self._target(scratch, images.stop - images.start, rows)
-                plan = self.plans[images.stop - images.start, first]
-                _run(plan, [image[images, inside], weights], target, threads, pack)
+                target = self._target(scratch, count, rows) if self.scratch else out[place]
+                pixels = image[images, start : start + part.pixels]
+                _run(self.plans[count, part], [pixels, weights], target, threads, pack)
                 side = beside[0][place] if beside else None
                 epilogue.of_floats(target, e, terms, side, out[place] if self.scratch else None)
 
-    def _parts(self) -> Iterator[tuple[slice, int, int]]:
+    def _parts(self) -> Iterator[tuple[slice, int]]:
+        """Yield images and the first output row."""
         g = self.problem.geometry
         for start in range(0, g.batch, self.size.images):
             for first in range(0, g.out_size[0], self.size.rows):
-                images = slice(start, min(start + self.size.images, g.batch))
-                yield images, first, min(self.size.rows, g.out_size[0] - first)
+                yield slice(start, min(start + self.size.images, g.batch)), first
 
     def _target(self, scratch: Any, images: int, rows: int) -> Any:
         g = self.problem.geometry
@@ -210,12 +218,8 @@ class FusedFloat(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return SumsOfNothing(problem)
-        made: dict[Problem, Plan] = {}
-        plans = {}
-        for key, part in part_problems(problem).items():
-            if part not in made:
-                made[part] = _Zeros() if part.empty else self.plain.plan(part, machine)
-            plans[key] = made[part]
+        parts = part_problems(problem)
+        plans = {kind: _Zeros() if part.empty else self.plain.plan(part, machine) for kind, part in parts.items()}
         return FusedFloatPlan(problem, plans)
 
 
