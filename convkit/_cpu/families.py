@@ -180,7 +180,7 @@ class DirectPlan(EnginePlan):
         image, weights = reversed(operands) if self.filter_first else operands
 
         def make() -> Any:
-            kept = _aligned_bytes(self.packed_bytes)
+            kept = aligned_bytes(self.packed_bytes)
             self.packer.pack(weights, kept, threads)
             return kept
 
@@ -191,7 +191,7 @@ class DirectPlan(EnginePlan):
         return super().start()._replace(run_packed=packed, pack_for=self.spec)
 
 
-def _aligned_bytes(count: int) -> Any:
+def aligned_bytes(count: int) -> Any:
     """Return an array of bytes that starts at a multiple of 64, as packed panels are read fastest."""
     whole = np.empty(count + 64, np.uint8)
     start = -whole.ctypes.data % 64

@@ -8,6 +8,7 @@ from .depthwise import Depthwise
 from .families import Direct, Gemm, Im2col, Reference
 from .fft import Fft
 from .fused import FusedFloat, Int8Reference
+from .int8 import Int8
 from .planar import Planar
 
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
@@ -23,7 +24,7 @@ FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (
 )
 
 INT8_OPS = ("conv2d", "fused_conv2d")
-INT8_FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (("reference", Int8Reference),)
+INT8_FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (("int8", Int8), ("reference", Int8Reference))
 
 
 def _floats(op: str, dtype: str) -> tuple[Implementation, ...]:
