@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._epilogue import Epilogue, Terms
 from .._errors import WorkspaceError
-from .._registry import FusedPlan, Implementation, NeedsWorkspace, Pack, Plan, Problem
+from .._registry import FusedPlan, Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
 from . import _engine, blas
 from .families import EnginePlan, aligned_bytes, limit_of
 from .fused import SumsOfNothing
@@ -74,6 +74,10 @@ class Int8Plan(EnginePlan):
     def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:
         self._compute(operands, None, out, threads, pack)
 
+    def start(self) -> Start | None:
+        run, packed = (self._guarded(self._with(engine, None, None)) for engine in (self.engine.run, self.packer.run_packed))
+        return Start(run, packed, self.spec, self.most_workers, False)
+
     def _compute(self, operands: Sequence[Any], terms: Terms | None, out: Any, threads: int, pack: Pack | None) -> None:
         image, weights, *beside = operands
         side = beside[0] if beside else None
@@ -83,13 +87,18 @@ class Int8Plan(EnginePlan):
             self.packer.pack(weights, kept, threads)
             return kept
 
-        def run(image: Any, weights: Any, out: Any, threads: int, workers: int) -> None:
-            if pack is None:
-                self.engine.run(image, weights, side, terms, out, threads, workers)
-            else:
-                self.packer.run_packed(image, weights, side, terms, out, threads, workers)
+        run = self._with(self.engine.run if pack is None else self.packer.run_packed, side, terms)
+        weights = weights if pack is None else pack(self.spec, make)
+        self._run_on(self._guarded(run), image, weights, out, threads)
 
-        self._start(run, image, weights if pack is None else pack(self.spec, make), out, threads)
+    @staticmethod
+    def _with(run: Callable[..., None], side: Any, terms: Terms | None) -> Callable[..., None]:
+        """Return the engine's ``run`` with what a plain convolution does not have."""
+
+        def complete(image: Any, weights: Any, out: Any, threads: int, workers: int) -> None:
+            run(image, weights, side, terms, out, threads, workers)
+
+        return complete
 
 
 class FusedInt8Plan(Int8Plan, FusedPlan):
@@ -97,6 +106,9 @@ class FusedInt8Plan(Int8Plan, FusedPlan):
 
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
         FusedPlan.run(self, operands, out, threads)
+
+    def start(self) -> None:
+        """Return None: terms are wanted, too."""
 
     def run_fused(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:
         self._compute(operands, terms, out, threads, pack)
