@@ -59,7 +59,7 @@ class Int8Plan(EnginePlan):
 
     def __init__(self, spec: Int8Spec, problem: Problem) -> None:
         e = problem.epilogue or SUMS
-        epilogue = {
+        epilogue: dict[str, Any] = {
             "per_channel": e.per_channel,
             "relu": e.activation == "relu",
             "zero_points": (e.input_zero_point, e.output_zero_point),
@@ -75,7 +75,8 @@ class Int8Plan(EnginePlan):
         self._compute(operands, None, out, threads, pack)
 
     def start(self) -> Start | None:
-        run, packed = (self._guarded(self._with(engine, None, None)) for engine in (self.engine.run, self.packer.run_packed))
+        run = self._guarded(self._with(self.engine.run, None, None))
+        packed = self._guarded(self._with(self.packer.run_packed, None, None))
         return Start(run, packed, self.spec, self.most_workers, False)
 
     def _compute(self, operands: Sequence[Any], terms: Terms | None, out: Any, threads: int, pack: Pack | None) -> None:

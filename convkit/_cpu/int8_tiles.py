@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from .._arrays import Operand
@@ -194,7 +195,7 @@ def _fit(draft: Int8Spec, register: Int8Tile, limit: int, machine: Machine) -> I
 def _runs(spec: Int8Spec) -> tuple[tuple[int, int, int], ...]:
     """Return (tap row, tap column, terms) of what lies in one line: a row of neighbouring taps, or a tap."""
     cols = spec.window.col_at
-    neighbours = spec.pitch == spec.in_channels and all(b - a == 1 for a, b in zip(cols, cols[1:], strict=False))
+    neighbours = spec.pitch == spec.in_channels and all(b - a == 1 for a, b in itertools.pairwise(cols))
     taps = 1 if neighbours else len(cols)
     terms = spec.in_channels * len(cols) // taps
     return tuple((row, col, terms) for row in range(len(spec.window.row_at)) for col in range(taps))
