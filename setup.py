@@ -20,8 +20,14 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
     return name, {"sources": paths, "cflags": CFLAGS + flags, "obj_deps": {"": HEADERS}}
 
 
+def sources_of(level: str) -> list[str]:
+    """Return the kernels of one ISA level; a level need not have kernels of every kind."""
+    return [f"{kind}_{level}.c" for kind in ("dot", "dw", "pl", "int8") if (CSRC / f"{kind}_{level}.c").exists()]
+
+
 CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
 DIRECT = ["padded.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
+INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -29,10 +35,11 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVELS = {"generic": []}
 if X86:
     LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
+    LEVELS["avx2vnni"] = [*LEVELS["avx2"], "-mavxvnni"]
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
-LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR, ["-DCK_WITH_X86"] if X86 else [])] + [
-    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c", f"pl_{level}.c"], flags)
-    for level, flags in LEVELS.items()
+    LEVELS["avx512vnni"] = [*LEVELS["avx512"], "-mavx512vnni"]
+LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR + INT8, ["-DCK_WITH_X86"] if X86 else [])] + [
+    library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()
 ]
 
 
@@ -52,13 +59,13 @@ def extension(module: str, include_dirs: list[str], depends: list[str]) -> Exten
         include_dirs=[*include_dirs, numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-O2", "-g0", "-pthread"],
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-lm"],
         depends=depends,
     )
 
 
 EXTENSIONS = [
-    extension("convkit._cpu._engine", [str(CSRC)], HEADERS),
+    extension("convkit._cpu._engine", [str(CSRC)], [*map(str, sorted(CSRC.iterdir())), "convkit/_cpu/_int8.pxi"]),
     extension("convkit._repeated", [], []),
 ]
 

@@ -217,6 +217,7 @@ def compare(comparison: Comparison, cases: dict[Case, frozenset[str]]) -> int:
     records = [record for record in comparison.records if record.runs]
     if not records:
         return 0
+    pair_layouts(records)
     verdicts = targets.judge(records, arguments.threads, cpu_flags())
     report.print_summary(records)
     report.print_refusals(records)
@@ -227,6 +228,14 @@ def compare(comparison: Comparison, cases: dict[Case, frozenset[str]]) -> int:
     for record in wrong:
         print(f"{record.case}, {record.threads} threads: {record.wrong}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def pair_layouts(records: list[Record]) -> None:
+    """Tell each record in NCHW of the same layer in NHWC."""
+    known = {(str(record.case), record.threads): record for record in records}
+    for record in records:
+        if record.case.problem.data_format == "NCHW":
+            record.twin = known.get((str(record.case).replace("NCHW", "NHWC"), record.threads))
 
 
 def all_runs(comparison: Comparison) -> list[Record]:

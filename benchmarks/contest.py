@@ -72,6 +72,7 @@ class Record:
     workspace: int = 0
     wrong: str = ""
     runs: list[Run] = field(default_factory=list)
+    twin: "Record | None" = None  # the same layer in NHWC, of one in NCHW
 
     def _median(self, values: Callable[[Run], list[float]]) -> float | None:
         medians = [statistics.median(values(run)) for run in self.runs if values(run)]
@@ -91,6 +92,21 @@ class Record:
     def bandwidth_share(self) -> float | None:
         """The bytes of the three arrays a second, over those of copying as many bytes."""
         return self._median(lambda run: run.bandwidth_shares)
+
+    @property
+    def over_tensorflow(self) -> float | None:
+        """TensorFlow's time, the better one of the first pass, over convkit's."""
+        found = []
+        for run in self.runs:
+            theirs = [seconds for name, seconds in run.first_pass.items() if name.startswith("tensorflow")]
+            if theirs and peers.OURS in run.first_pass:
+                found.append(min(theirs) / run.first_pass[peers.OURS])
+        return statistics.median(found) if found else None
+
+    @property
+    def over_nhwc(self) -> float | None:
+        """convkit's time in NHWC over that in NCHW."""
+        return self.twin.seconds / self.seconds if self.twin and self.twin.seconds and self.seconds else None
 
     @property
     def seconds(self) -> float | None:
@@ -213,7 +229,8 @@ class Contest:
                 raise LostError(name, str(error)) from error
 
         turns = [lambda name=name: wake(name) for name in found]
-        turns.append(lambda: fma.append(self.yardstick.fma(case.problem.dtype, threads)))
+        if not case.problem.int8:
+            turns.append(lambda: fma.append(self.yardstick.fma(case.problem.dtype, threads)))
         if case.problem.depthwise:
             turns.append(lambda: copy.append(self.yardstick.copy(case.bytes_moved, threads)))
         one_round = sum(max(self.estimates[name], BATCH_SECONDS) + 0.02 for name in found)
@@ -228,7 +245,7 @@ class Contest:
             run.peer = min(finalists, key=lambda name: statistics.median(self._ratios(found, name, 0)))
             run.theirs = [wall for wall, _ in found[run.peer]]
             run.cpu_ratios = self._ratios(found, run.peer, 1)
-        pairs = zip(fma, run.ours, strict=True)
+        pairs = zip(fma, run.ours, strict=False)
         run.peak_shares = [1e-9 * case.problem.flops / ours / rate for rate, ours in pairs if rate]
         pairs = zip(copy, run.ours, strict=False)
         run.bandwidth_shares = [1e-9 * case.bytes_moved / ours / rate for rate, ours in pairs if rate]

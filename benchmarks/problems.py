@@ -14,13 +14,22 @@ import convkit
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import reference
 
-OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
+# The operations of floating-point problems, and the one of int8 problems.
+FLOAT_OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
+FUSED = "fused_conv2d"
+OPS = (*FLOAT_OPS, FUSED)
+INT8_DTYPES = ("int8", "uint8")
 # Half a unit in the last place of a half, relative to a number, and of its smallest number.
 HALF_ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 _LINE = re.compile(
     r"n(?P<n>\d+) h(?P<h>\d+) w(?P<w>\d+) c(?P<c>\d+) k(?P<k>\d+) r(?P<r>\d+(x\d+)?) s(?P<s>\d+(x\d+)?) "
     r"(d(?P<d>\d+(x\d+)?) )?(g(?P<g>\d+) )?(?P<padding>VALID|SAME|SAME_LOWER|FULL|p\d+(x\d+)?) "
-    r"(?P<data_format>NHWC|NCHW) (?P<dtype>float32|float64|float16|bfloat16)"
+    r"(?P<data_format>NHWC|NCHW) (?P<dtype>float32|float64|float16|bfloat16|int8|uint8)"
+)
+_FORM = (
+    "'n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32' (after the stride, d2 and g4 may give dilation and groups; r, s and "
+    "d may differ by axis, as in r1x3; padding VALID, SAME, SAME_LOWER, FULL, or p1 or p0x1 on either side; NHWC or "
+    "NCHW; float32, float64, float16 or bfloat16, and int8 or uint8 for fused_conv2d)"
 )
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -67,15 +76,14 @@ class Problem:
     dtype: str
 
     @classmethod
-    def parse(cls, line: str) -> "Problem":
-        """Return the problem that a line such as ``n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32`` describes."""
+    def parse(cls, line: str, int8: bool = False) -> "Problem":
+        """Return the problem that a line such as ``n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32`` describes.
+
+        Whole numbers are refused where ``int8`` is false.
+        """
         match = _LINE.fullmatch(" ".join(line.split()))
-        if match is None:
-            raise argparse.ArgumentTypeError(
-                f"{line!r} is not of the form 'n16 h56 w56 c64 k64 r3 s1 SAME NHWC float32' (after the stride, d2 and "
-                "g4 may give dilation and groups; r, s and d may differ by axis, as in r1x3; padding VALID, SAME, "
-                "SAME_LOWER, FULL, or p1 or p0x1 on either side; NHWC or NCHW; float32, float64, float16 or bfloat16)"
-            )
+        if match is None or (match["dtype"] in INT8_DTYPES and not int8):
+            raise argparse.ArgumentTypeError(f"{line!r} is not of the form {_FORM}")
         found = match.groupdict()
         sizes = {name: int(found[name] or 1) for name in "nhwckg"}
         if sizes["c"] % max(1, sizes["g"]) or sizes["k"] % max(1, sizes["g"]) or not sizes["g"]:
@@ -118,6 +126,11 @@ class Problem:
         return self.r[0] * self.r[1]
 
     @property
+    def int8(self) -> bool:
+        """Whether images and filters are of whole numbers."""
+        return self.dtype in INT8_DTYPES
+
+    @property
     def depthwise(self) -> bool:
         """Whether each channel has filters of its own."""
         return self.g == self.c > 1
@@ -148,7 +161,7 @@ class Case:
 
     @classmethod
     def parse(cls, line: str) -> list["Case"]:
-        """Return the cases of a line: a problem after the name of an operation; without one, all three.
+        """Return the cases of a line: a problem after the name of an operation; without one, all three, or the fused.
 
         ``{a,b}`` stands for either, as in a shell: ``n{1,16} h56 ...`` are two problems.
         """
@@ -157,8 +170,11 @@ class Case:
         cases = []
         for text in map("".join, itertools.product(*choices)):
             first, _, rest = text.partition(" ")
-            problem = Problem.parse(rest if first in OPS else text)
-            cases += [cls(op, problem) for op in ((first,) if first in OPS else OPS)]
+            problem = Problem.parse(rest if first in OPS else text, int8=True)
+            own = (FUSED,) if problem.int8 else FLOAT_OPS
+            if first in OPS and first not in own:
+                raise argparse.ArgumentTypeError(f"{text!r}: {problem.dtype} goes with {' and '.join(own)}")
+            cases += [cls(op, problem) for op in ((first,) if first in OPS else own)]
         return cases
 
     def __str__(self) -> str:
@@ -166,7 +182,7 @@ class Case:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the three arrays, each read or written once."""
+        """Bytes of images, filters and output, each read or written once."""
         size = numpy_dtype(self.problem.dtype).itemsize
         return size * sum(int(np.prod(shape)) for shape in self.problem.shapes)
 

@@ -29,6 +29,24 @@ def _depthwise(record: Record) -> bool:
     return p.depthwise and p.r == (3, 3) and p.dtype == "float32"
 
 
+def _int8_of_resnet(record: Record) -> bool:
+    p = record.case.problem
+    return p.int8 and p.c != 3 and p.g == 1 and p.r in ((1, 1), (3, 3)) and p.data_format == "NHWC"
+
+
+def _int8_first_and_1x1(record: Record) -> bool:
+    p = record.case.problem
+    return p.int8 and p.data_format == "NHWC" and (p.c == 3 or p.r == (1, 1))
+
+
+def _int8(record: Record) -> bool:
+    return record.case.problem.int8
+
+
+def _int8_planes(record: Record) -> bool:
+    return record.case.problem.int8 and record.case.problem.r == (3, 3)
+
+
 def _dtype(name: str) -> Callable[[Record], bool]:
     # Imaging has its own target, which holds for both of its dtypes.
     return lambda record: record.case.problem.dtype == name and not _imaging(record)
@@ -64,6 +82,10 @@ TARGETS = (
     Target("depthwise 3x3, geometric mean", _depthwise, "ratio", 1.5, each=False),
     Target("float64, geometric mean", _dtype("float64"), "ratio", 1.5, each=False),
     Target("float16, geometric mean", _dtype("float16"), "ratio", 4.0, each=False),
+    Target("int8, 3x3 and 1x1, each", _int8_of_resnet, "ratio", 0.95, each=True),
+    Target("int8, C = 3 and 1x1, each", _int8_first_and_1x1, "ratio", 1.1, each=True),
+    Target("int8, over TensorFlow's kernel, each", _int8, "over_tensorflow", 4.0, each=True),
+    Target("int8, 3x3 in NCHW over NHWC, each", _int8_planes, "over_nhwc", 0.8, each=True),
     Target("bfloat16, geometric mean", _dtype("bfloat16"), "ratio", 0.95, each=False, needs="avx512_bf16"),
 )
 
@@ -101,7 +123,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def below(record: Record, target: Target) -> bool:
     """Whether a problem is below a target of each problem in every run so far."""
-    runs = (Record(record.case, record.lists, record.threads, runs=[run]) for run in record.runs)
+    runs = (Record(record.case, record.lists, record.threads, runs=[run], twin=record.twin) for run in record.runs)
     figures = [figure for figure in (getattr(one, target.figure) for one in runs) if figure is not None]
     return all(figure < target.least for figure in figures)
 

@@ -1,5 +1,6 @@
 """2-D convolutions and their gradients for plain arrays, without a deep-learning framework."""
 
+from . import quantize as quantize
 from ._calls import PerformanceWarning
 from ._errors import (
     ArgumentError,
@@ -15,6 +16,7 @@ from ._explain import Explanation, explain
 from ._geometry import ConvGeometry, conv2d_output_shape
 from ._info import clear_caches, cpu_info, show_versions
 from ._ops import conv2d, conv2d_backprop_filter, conv2d_backprop_input
+from ._ops_fused import fused_conv2d
 from ._options import options, set_options
 from ._packed import PackedFilter, pack_filter
 from ._version import __version__
@@ -40,8 +42,10 @@ __all__ = [
     "conv2d_output_shape",
     "cpu_info",
     "explain",
+    "fused_conv2d",
     "options",
     "pack_filter",
+    "quantize",
     "set_options",
     "show_versions",
 ]

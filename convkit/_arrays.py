@@ -15,6 +15,10 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 HALVES = ("float16", "bfloat16")
 INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
+# What goes with an int8 filter, and the results of each operation, the first one by default.
+INT8_IMAGES = ("int8", "uint8")
+INT8_RESULTS = {"conv2d": ("int32",), "fused_conv2d": ("int8", "uint8", "float32")}
+
 # More levels than any array of an operation has; deeper ones are refused before NumPy walks through them.
 MOST_NESTED = 6
 
@@ -190,11 +194,20 @@ def check_dtypes(op: str, image: tuple[str, np.dtype[Any]] | None, others: list[
                 + (", or an integer dtype that casts to the filter's safely" if image and role == image[0] else "")
             )
     role, float_dtype = others[0]
+    if op in INT8_RESULTS and float_dtype.name == "int8":
+        assert image is not None
+        if image[1].name not in INT8_IMAGES:
+            raise DTypeError(
+                f"{op}: {image[0]} has dtype {image[1].name}, but {role} has dtype int8, which goes with "
+                f"{' and '.join(INT8_IMAGES)} only; cast one of them first, e.g. {role}.astype('float32')"
+            )
+        return "int8"
     if float_dtype.name not in FLOATS:
         what = f" and {image[0]} {image[1].name}" if image else ""
         raise DTypeError(
-            f"{op}: {role} has dtype {float_dtype.name}{what}, but convolutions of integers with integers are not "
-            f"supported yet; cast {role} to a floating-point dtype, e.g. {role}.astype('float32')"
+            f"{op}: {role} has dtype {float_dtype.name}{what}, but of convolutions of integers only those of int8 or "
+            f"uint8 with an int8 filter are supported; cast {role} to a floating-point dtype, e.g. "
+            f"{role}.astype('float32')"
         )
     for other_role, dtype in others[1:]:
         if dtype.name != float_dtype.name:
@@ -218,14 +231,15 @@ def _mixed(op: str, role: str, dtype: np.dtype[Any], other_role: str, other: np.
 
 
 def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the result."""
+    """Return the dtype of the result of operands with the dtype ``computed``."""
+    results = INT8_RESULTS.get(op, ()) if computed.name == "int8" else ()
     if value is None:
-        return computed
+        return np.dtype(results[0]) if results else computed
     try:
         dtype: np.dtype[Any] = np.dtype(value)
     except Exception:
         raise DTypeError(f"{op}: out_dtype is {show(value)}, which is no dtype") from None
-    allowed = {computed.name} | ({"float32"} if computed.name in HALVES else set())
+    allowed = set(results) or {computed.name} | ({"float32"} if computed.name in HALVES else set())
     if dtype.name not in allowed or not dtype.isnative:
         raise DTypeError(
             f"{op}: out_dtype is {dtype!s:.60}, but with inputs of dtype {computed.name} it must be "

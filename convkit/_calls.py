@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +31,10 @@ from ._cpu.machine import available_memory, this_machine
 from ._cpu.table import TABLE
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, UnsupportedError, WorkspaceError
-from ._formats import DEFAULT_FILTER_FORMAT
-from ._geometry import DATA_AXES, FILTER_AXES, ConvGeometry, make_geometry, without_idle_taps
+from ._formats import DATA_AXES, DEFAULT_FILTER_FORMAT, VIEW_AXES
+from ._geometry import ConvGeometry, make_geometry, without_idle_taps
+from ._int8 import check_terms
+from ._keys import plain_settings
 from ._options import Options, current
 from ._packed import PackedFilter
 from ._registry import FAMILIES, Choice, Plan, Problem, choose
@@ -101,13 +104,21 @@ class Call:
     transposed: bool
 
 
-def _axes(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
-    if role == "filter":
-        return FILTER_AXES[geometry.filter_format]
-    return DATA_AXES[geometry.data_format]
+def axes_of(role: str, geometry: ConvGeometry) -> tuple[int, ...]:
+    """Return how to transpose an array to the order that plans see it in."""
+    return VIEW_AXES[geometry.filter_format if role == "filter" else geometry.data_format]
 
 
-def _check_algorithm(op: str, algorithm: Any) -> str:
+def check_format(op: str, geometry: ConvGeometry, dtype: str) -> None:
+    """Raise if the format does not go with the dtype."""
+    if geometry.data_format not in DATA_AXES and dtype != "int8":
+        raise UnsupportedError(
+            f"{op}: data_format is {geometry.data_format!r}, which holds int8 arrays only, but the arrays are {dtype}"
+        )
+
+
+def check_algorithm(op: str, algorithm: Any) -> str:
+    """Return the name of a family, or ``"auto"``."""
     name = as_text(algorithm)
     if name is None:
         raise ArgumentTypeError(f"{op}: algorithm is of type {type(algorithm).__name__}, but must be a string")
@@ -130,7 +141,7 @@ def prepare(
 ) -> Call:
     """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
     signature = SIGNATURES[op]
-    algorithm = _check_algorithm(op, settings.algorithm)
+    algorithm = check_algorithm(op, settings.algorithm)
     shapes = {role: form[0] for role, form in zip(signature.arrays, forms, strict=True)}
     geometry = make_geometry(
         op,
@@ -147,10 +158,9 @@ def prepare(
     dtypes = [(role, form[2]) for role, form in zip(signature.arrays, forms, strict=True)]
     image = dtypes.pop(0) if signature.image else None
     dtype = check_dtypes(op, image, dtypes)
-    if geometry.data_format not in DATA_AXES:
-        raise UnsupportedError(
-            f"{op}: data_format is {geometry.data_format!r}, which holds int8 arrays only, but the arrays are {dtype}"
-        )
+    check_format(op, geometry, dtype)
+    if dtype == "int8":
+        check_terms(geometry, forms[0][2].name, 0)
     out_dtype = check_out_dtype(op, settings.out_dtype, dtypes[0][1].newbyteorder("="))
     shape = {
         "output": geometry.output_shape,
@@ -159,14 +169,14 @@ def prepare(
     }[signature.result]
     if out is not None:
         check_out_form(op, out, shape, out_dtype)
-    axes = tuple(_axes(role, geometry) for role in signature.arrays)
-    out_axes = _axes(signature.result, geometry)
+    axes = tuple(axes_of(role, geometry) for role in signature.arrays)
+    out_axes = axes_of(signature.result, geometry)
     served, taps = without_idle_taps(geometry)
     operands = [Operand.of(role, form, order) for role, form, order in zip(signature.arrays, forms, axes, strict=True)]
     result = Operand.of("out", out or fresh_form(shape, out_dtype), out_axes)
     if taps is not None:
-        operands = [_with_taps(operand, taps) if operand.role == "filter" else operand for operand in operands]
-        result = _with_taps(result, taps) if signature.result == "filter" else result
+        operands = [with_taps(operand, taps) if operand.role == "filter" else operand for operand in operands]
+        result = with_taps(result, taps) if signature.result == "filter" else result
     problem = Problem(
         geometry=served,
         dtype=dtype,
@@ -195,7 +205,7 @@ def prepare(
     )
 
 
-def _with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
+def with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
     """Return a filter's operand with some of its taps only."""
     rows, columns = (part.stop - part.start for part in taps)
     return replace(operand, shape=(rows, columns, *operand.shape[2:]))
@@ -205,6 +215,8 @@ def _with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
 MOST_REPEATS = 1024
 _repeats = Repeats(MOST_REPEATS)
 repeat = _repeats.serve
+# Calls in the packed format, whose arrays have more axes than those are looked up with.
+_of_five_axes = lru_cache(maxsize=256)(prepare)
 
 
 def prepare_cached(
@@ -229,7 +241,12 @@ def prepare_cached(
         given = frozen(given)
         forms = (form_of(first), form_of(second))
         out_form = None if out is None else form_of(out)
-        call = prepare(op, forms, given[1], Settings(*given[2:10]), out_form, accumulate, *given[-2:])
+        packed_format = first.ndim > len(IN_ORDER) and shape_argument is None
+        plain = plain_settings(Settings(*given[2:10])) if packed_format else None
+        if plain is None:
+            call = prepare(op, forms, given[1], Settings(*given[2:10]), out_form, accumulate, *given[-2:])
+        else:
+            call = _of_five_axes(op, forms, None, plain, out_form, accumulate, *given[-2:])
         simple = not (call.nothing_to_sum or call.slow or call.taps)
         start = call.plan.start() if simple else None
         _repeats.keep(given, *forms, out_form, accumulate, packed_at, call, start, is_small(call.shape, call.dtype))
@@ -239,6 +256,7 @@ def prepare_cached(
 def clear_prepared() -> None:
     """Forget every cached call."""
     _repeats.clear()
+    _of_five_axes.cache_clear()
 
 
 def execute(

@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 
 from ._arguments import show
-from ._arrays import FLOATS, INTEGERS, as_array, as_out, form_of, fresh_form, settle_weak
-from ._calls import SIGNATURES, Settings, check_accumulate, prepare
+from ._arrays import (
+    FLOATS,
+    INT8_IMAGES,
+    INT8_RESULTS,
+    INTEGERS,
+    Form,
+    as_array,
+    as_out,
+    form_of,
+    fresh_form,
+    settle_weak,
+)
+from ._calls import SIGNATURES, Call, Settings, check_accumulate, prepare
 from ._cpu.threads import resolve
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
 from ._foreign import check_names
+from ._fused import Given, parse, prepare_fused_cached
 from ._geometry import ConvGeometry
-from ._options import current
+from ._options import Options, current
 from ._packed import PackedFilter
 
 _KEYWORDS: dict[str, Any] = {
@@ -28,12 +40,26 @@ _KEYWORDS: dict[str, Any] = {
     "algorithm": "auto",
 }
 _NAMES = ("op", "arrays_or_shapes", "device", "dtype", *_KEYWORDS, "out", "num_threads")
+# What goes by keyword to one operation alone; a bias and a side input go either way.
+_OWN_KEYWORDS: dict[str, dict[str, Any]] = {
+    "fused_conv2d": {
+        "conv_scale": 1.0,
+        "side_scale": None,
+        "activation": None,
+        "alpha": 0.2,
+        "input_zero_point": 0,
+        "output_zero_point": 0,
+    }
+}
 # Arguments of each operation in order.
 _ARGUMENTS = {
     "conv2d": ("input", "filter"),
     "conv2d_backprop_filter": ("input", "filter_shape", "out_backprop"),
     "conv2d_backprop_input": ("input_shape", "filter", "out_backprop"),
+    "fused_conv2d": ("input", "filter", "bias", "side_input"),
 }
+# How many of them there must be.
+_NEEDED = {"fused_conv2d": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +127,15 @@ def explain(
 
     Parameters
     ----------
-    op : {"conv2d", "conv2d_backprop_filter", "conv2d_backprop_input"}
+    op : {"conv2d", "conv2d_backprop_filter", "conv2d_backprop_input", "fused_conv2d"}
         The operation.
     *arrays_or_shapes
         The operation's positional arguments; for every array its shape will do, as a tuple of ints.
     device : {"cpu"}
         Where the call would run, if only shapes are given.
     dtype : dtype, default float32
-        The dtype of arrays that are given as shapes.
+        The dtype of arrays that are given as shapes; with ``"int8"`` and ``"uint8"`` images the filter is int8 where it
+        can be, and a bias float32.
     **keywords
         The operation's keyword arguments.
 
@@ -125,8 +152,8 @@ def explain(
     """
     if not isinstance(op, str):
         raise ArgumentTypeError(f"explain: op is of type {type(op).__name__}, but must be a string")
-    if op not in SIGNATURES:
-        raise ArgumentError(f"explain: op is {show(op)}, but must be one of {', '.join(map(repr, SIGNATURES))}")
+    if op not in _ARGUMENTS:
+        raise ArgumentError(f"explain: op is {show(op)}, but must be one of {', '.join(map(repr, _ARGUMENTS))}")
     if not isinstance(device, str):
         raise ArgumentTypeError(f"explain: device is of type {type(device).__name__}, but must be a string")
     if device != "cpu":
@@ -135,40 +162,28 @@ def explain(
     out, num_threads = keywords.pop("out", None), keywords.pop("num_threads", None)
     accumulates = op == "conv2d_backprop_filter"
     accumulate = check_accumulate(op, keywords.pop("accumulate", False), out) if accumulates else False
-    names = (*_NAMES, "accumulate") if accumulates else _NAMES
-    check_names("explain", {}, {name: None for name in keywords if name not in _KEYWORDS}, names)
-    expected = _ARGUMENTS[op]
-    if len(arrays_or_shapes) != len(expected):
+    expected, own = _ARGUMENTS[op], _OWN_KEYWORDS.get(op, {})
+    needed = _NEEDED.get(op, len(expected))
+    given = dict(zip(expected, arrays_or_shapes, strict=False))
+    given.update((name, keywords.pop(name)) for name in expected[needed:] if name in keywords and name not in given)
+    names = (*_NAMES, *own, *expected[needed:], *(["accumulate"] if accumulates else []))
+    known = _KEYWORDS.keys() | own.keys()
+    check_names("explain", {}, {name: None for name in keywords if name not in known}, names)
+    if not needed <= len(arrays_or_shapes) <= len(expected):
         raise ArgumentTypeError(
             f"explain: {op} takes {len(expected)} arguments ({', '.join(expected)}), "
             f"but {len(arrays_or_shapes)} are given"
         )
-    given = dict(zip(expected, arrays_or_shapes, strict=True))
-    signature = SIGNATURES[op]
-    shape_argument = given.pop(signature.shape_argument) if signature.shape_argument else None
-    forms, arrays = [], []
-    for role, value in given.items():
-        if _is_shape(value):
-            forms.append(fresh_form(tuple(map(int, value)), _dtype(dtype)))
-        else:
-            array = value.filter if isinstance(value, PackedFilter) else value
-            arrays.append((len(forms), as_array(op, role, array)))
-            forms.append(fresh_form((), np.dtype(np.float32)))
-    settled = settle_weak([pair for _, pair in arrays])
-    for (place, _), array in zip(arrays, settled, strict=True):
-        forms[place] = form_of(array)
     options = current()
     threads = resolve(op, num_threads, options)
-    call = prepare(
-        op,
-        tuple(forms),
-        shape_argument,
-        Settings(**{**_KEYWORDS, **keywords}),
-        None if out is None else form_of(as_out(op, out)),
-        accumulate,
-        options.workspace_limit,
-        options.precision,
-    )
+    out_form = None if out is None else form_of(as_out(op, out))
+    settings = Settings(**{name: keywords.pop(name, default) for name, default in _KEYWORDS.items()})
+    if op == "fused_conv2d":
+        call = _fused_call(given, settings, Given(**{**own, **keywords}), dtype, out_form, options)
+    else:
+        shape_argument = given.pop(SIGNATURES[op].shape_argument or "", None)
+        limits = options.workspace_limit, options.precision
+        call = prepare(op, _forms(op, given, dtype), shape_argument, settings, out_form, accumulate, *limits)
     return Explanation(
         op=op,
         implementation=call.choice.chosen.name,
@@ -181,6 +196,52 @@ def explain(
         output_shape=call.shape,
         num_threads=threads,
     )
+
+
+def _forms(op: str, given: dict[str, Any], dtype: Any) -> tuple[Form, ...]:
+    """Return how the arrays lie in memory, new and dense where only a shape is given."""
+    forms, arrays = [], []
+    for role, value in given.items():
+        if _is_shape(value):
+            forms.append(fresh_form(tuple(map(int, value)), _of_role(op, role, _dtype(dtype))))
+        else:
+            array = value.filter if isinstance(value, PackedFilter) else value
+            arrays.append((len(forms), as_array(op, role, array)))
+            forms.append(fresh_form((), np.dtype(np.float32)))
+    settled = settle_weak([pair for _, pair in arrays])
+    for (place, _), array in zip(arrays, settled, strict=True):
+        forms[place] = form_of(array)
+    return tuple(forms)
+
+
+def _of_role(op: str, role: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of an array of which only the shape is given."""
+    if op in INT8_RESULTS and role == "filter" and dtype.name in INT8_IMAGES:
+        return np.dtype(np.int8)
+    return dtype
+
+
+def _fused_call(
+    given: dict[str, Any], settings: Settings, terms: Given, dtype: Any, out: Form | None, options: Options
+) -> Call:
+    """Return a fused call, prepared."""
+    bias: Any = given.get("bias")
+    side: Any = given.get("side_input")
+    image, weights = _forms("fused_conv2d", {"input": given["input"], "filter": given["filter"]}, dtype)
+    is_int8 = weights[2].name == "int8"
+    parsed = parse(
+        terms,
+        None if _is_shape(bias) else bias,
+        None if _is_shape(side) else side,
+        weights[2],
+        side_given=side is not None,
+    )
+    static = parsed.static
+    if _is_shape(bias):
+        static = static._replace(bias=(bias, np.dtype(np.float32) if is_int8 else weights[2]))
+    if _is_shape(side):
+        static = static._replace(side=fresh_form(side, np.dtype(np.int8) if is_int8 else weights[2]))
+    return prepare_fused_cached((image, weights), static, settings, out, options).call
 
 
 def _is_shape(value: Any) -> bool:

@@ -28,7 +28,20 @@ OURS: Mapping[str, str] = {
     **dict.fromkeys(("method", "algo", "backend", "impl"), "algorithm"),
 }
 
-_ADD_BIAS = "no bias is added here; add it to the result"
+# The same for what only fused_conv2d takes.
+OURS_FUSED: Mapping[str, str] = {
+    **dict.fromkeys(("b", "B", "use_bias", "biases", "bias_add"), "bias"),
+    **dict.fromkeys(("side", "z", "residual", "addend", "shortcut"), "side_input"),
+    **dict.fromkeys(("scale", "scales", "conv_input_scale", "alpha1", "requantize_scale"), "conv_scale"),
+    **dict.fromkeys(("side_input_scale", "alpha2", "sum_scale"), "side_scale"),
+    **dict.fromkeys(("activation_mode", "activation_fn", "act", "post_op", "nonlinearity"), "activation"),
+    **dict.fromkeys(("negative_slope", "leakyrelu_alpha", "slope"), "alpha"),
+    **dict.fromkeys(("x_zero_point", "zero_point_in", "src_zero_point"), "input_zero_point"),
+    **dict.fromkeys(("y_zero_point", "zero_point", "zero_point_out", "dst_zero_point"), "output_zero_point"),
+}
+
+_ADD_BIAS = "no bias is added here; add it to the result, or use fused_conv2d"
+_ACTIVATE = "apply it to the result, as np.maximum(y, 0), or use fused_conv2d"
 PAD_FIRST = "padding is zeros here; for another border np.pad the image first"
 _AS_OPTION = "it is an option, as in: with convkit.options({}=...)"
 _TRANSPOSED = "a transposed convolution is conv2d_backprop_input"
@@ -36,7 +49,7 @@ _TRANSPOSED = "a transposed convolution is conv2d_backprop_input"
 # Names for what no argument says, with what to do instead.
 RECIPES: Mapping[str, str] = {
     **dict.fromkeys(("bias", "use_bias", "b", "bias_add"), _ADD_BIAS),
-    **dict.fromkeys(("activation", "activation_mode", "activation_fn"), "apply it to the result, as np.maximum(y, 0)"),
+    **dict.fromkeys(("activation", "activation_mode", "activation_fn"), _ACTIVATE),
     **dict.fromkeys(("padding_mode", "boundary", "fillvalue", "cval", "borderType"), PAD_FIRST),
     "output_padding": "give conv2d_backprop_input the input_shape instead",
     **dict.fromkeys(("lhs_dilation", "transposed"), _TRANSPOSED),
@@ -79,7 +92,7 @@ MISSING: Any = _Missing()
 def check_names(op: str, required: Mapping[str, Any], foreign: Mapping[str, Any], known: tuple[str, ...]) -> None:
     """Raise for the first unknown keyword, with ours or a recipe where there is one, or for a missing argument."""
     for name in foreign:
-        ours = OURS.get(name)
+        ours = OURS.get(name) or OURS_FUSED.get(name)
         if ours in known:
             raise ArgumentTypeError(f"{op}: unknown argument {name!r:.60}; in convkit it is called {ours!r}")
         # The options have names of their own, and nothing to add to a result.

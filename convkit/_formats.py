@@ -6,6 +6,9 @@ DATA_AXES = {"NHWC": (0, 1, 2, 3), "NCHW": (0, 2, 3, 1)}
 # Positions of H, W, I, O: ``w.transpose(FILTER_AXES[filter_format])`` is an HWIO view.
 FILTER_AXES = {"HWIO": (0, 1, 2, 3), "OIHW": (2, 3, 1, 0), "OHWI": (1, 2, 3, 0)}
 
+# All formats; the packed ones become views in the orders N, H, W, C/4, 4 and H, W, I/4, 4, O.
+VIEW_AXES = {**DATA_AXES, **FILTER_AXES, "NCHW_VECT_C": (0, 2, 3, 1, 4), "OIHW_VECT_I": (2, 3, 1, 4, 0)}
+
 # The packed formats keep groups of VECTOR channels in a fifth, innermost dimension.
 VECTOR = 4
 

@@ -7,8 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ._calls import clear_prepared
-from ._cpu import _engine, blas, depthwise, families, isa, machine, memory, planar, threads
+from . import _calls, _fused
+from ._cpu import _engine, blas, depthwise, families, int8, isa, machine, memory, planar, threads
 from ._options import current, forget_environment
 from ._version import __version__
 
@@ -58,10 +58,12 @@ def show_versions() -> None:
 
 def clear_caches() -> None:
     """Forget cached plans, free retained scratch memory, and read environment and machine again at the next call."""
-    clear_prepared()
+    _calls.clear_prepared()
+    _fused.clear_prepared()
     families.forget_specs()
     depthwise.forget_specs()
     planar.forget_specs()
+    int8.forget_specs()
     _engine.clear_scratch()
     memory.process_limit.cache_clear()
     threads.forget()

@@ -84,7 +84,7 @@ def conv2d(
     ----------
     input : array_like
         Images, (N, H, W, C) or (N, C, H, W) as `data_format` says.  float32, float64, float16, bfloat16, or an integer
-        dtype that casts safely to the filter's.
+        dtype that casts safely to the filter's; int8 or uint8 with an int8 filter.
     filter : array_like
         Filters, (kh, kw, C/groups, K) in HWIO, (K, C/groups, kh, kw) in OIHW, (K, kh, kw, C/groups) in OHWI.
     strides : int, pair or four ints, default 1
@@ -100,16 +100,18 @@ def conv2d(
     groups : int, default 1
         Number of groups G that the channels are split into; group g reads input channels [g*C/G, (g+1)*C/G) and
         writes output channels [g*K/G, (g+1)*K/G).  Depthwise is G = C.
-    data_format : {"NHWC", "NCHW"}, default "NHWC"
-        Order of the dimensions of images and output gradients.
-    filter_format : {"HWIO", "OIHW", "OHWI"}, optional
-        Order of the dimensions of filters; by default HWIO with NHWC and OIHW with NCHW.
+    data_format : {"NHWC", "NCHW", "NCHW_VECT_C"}, default "NHWC"
+        Order of the dimensions of images; the last, for int8 filters, is (N, C/4, H, W, 4).
+    filter_format : {"HWIO", "OIHW", "OHWI", "OIHW_VECT_I"}, optional
+        Order of the dimensions of filters; by default HWIO with NHWC, OIHW with NCHW, and with NCHW_VECT_C
+        OIHW_VECT_I, (K, C/groups/4, kh, kw, 4).
     out : ndarray, optional
         Where to write the result: its shape and dtype, any strides and byte order; no overlap with an input.
         It is never read.
     out_dtype : dtype, optional
-        ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+        ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype,
+        and int32 for int8 filters.
+    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "int8", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -119,7 +121,8 @@ def conv2d(
     Returns
     -------
     ndarray
-        (N, OH, OW, K) or (N, K, OH, OW), of the filter's dtype or `out_dtype`; `out` itself if given.
+        (N, OH, OW, K) or (N, K, OH, OW), of the filter's dtype, int32 for int8 filters, or `out_dtype`; `out` itself
+        if given.
 
     Raises
     ------
@@ -130,7 +133,8 @@ def conv2d(
     ArgumentError, ArgumentTypeError
         Other impossible values, types or names of arguments.
     UnsupportedError
-        `algorithm` cannot serve this call, or the arrays live on a GPU.
+        `algorithm` cannot serve this call, the arrays live on a GPU, or sums of int8 products are so long that an int32
+        might not hold them (see `fused_conv2d`).
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 
@@ -149,7 +153,7 @@ def conv2d(
     `conv2d_output_shape`.
 
     Sums of float16, bfloat16 and float32 are kept in float32 in blocks of at most 512 terms, those of float64 in
-    float64; halves are rounded once, at the end.
+    float64; halves are rounded once, at the end.  Sums of int8 products are exact.
 
     Examples
     --------

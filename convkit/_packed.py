@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arguments import as_text, show
-from ._arrays import FLOATS, as_array
+from ._arrays import FLOATS, INT8_RESULTS, as_array
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError
 from ._foreign import own_names_only
 from ._geometry import check_pack_arguments
 
 # Operations that read a filter.
-PACK_OPS = ("conv2d", "conv2d_backprop_input")
+PACK_OPS = ("conv2d", "conv2d_backprop_input", "fused_conv2d")
 # Packed copies that one filter keeps, for as many kinds of calls; the oldest goes first.
 MOST_PACKS = 4
 
@@ -107,9 +107,9 @@ def pack_filter(
     Parameters
     ----------
     filter : array_like
-        The filter, in `filter_format`; float32, float64, float16 or bfloat16.  It is copied, so that later changes do
-        not reach the pack.
-    op : {"conv2d", "conv2d_backprop_input"}
+        The filter, in `filter_format`; float32, float64, float16 or bfloat16, and int8 but for gradients.  It is
+        copied, so that later changes do not reach the pack.
+    op : {"conv2d", "conv2d_backprop_input", "fused_conv2d"}
         The operation whose calls it is for.
     strides, padding, dilations, groups, data_format, filter_format
         As in that operation.  They are checked here; only `filter_format` must be the same in the calls.
@@ -139,8 +139,11 @@ def pack_filter(
     array, weak = as_array("pack_filter", "filter", filter)
     if weak:
         array = array.astype(np.float64)
-    if array.dtype.name not in FLOATS:
-        raise DTypeError(f"pack_filter: filter has dtype {array.dtype!s:.60}, but must be one of {', '.join(FLOATS)}")
+    allowed = (*FLOATS, "int8") if name in INT8_RESULTS else FLOATS
+    if array.dtype.name not in allowed:
+        raise DTypeError(
+            f"pack_filter: filter has dtype {array.dtype!s:.60}, but for {name} must be one of {', '.join(allowed)}"
+        )
     layout = check_pack_arguments(
         "pack_filter", array.shape, strides, padding, dilations, groups, data_format, filter_format
     )

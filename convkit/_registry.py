@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ._arrays import Operand
+from ._epilogue import Epilogue, Terms
 from ._errors import UnsupportedError, WorkspaceError
 from ._geometry import ConvGeometry
 
 # Every family that the project knows by name; those without an implementation yet are refused as such.
-FAMILIES = ("planar", "depthwise", "direct", "winograd", "gemm", "im2col", "fft", "reference", "cudnn")
+FAMILIES = ("planar", "depthwise", "direct", "winograd", "gemm", "im2col", "fft", "int8", "reference", "cudnn")
 
 
 class NeedsWorkspace(str):
@@ -25,7 +26,8 @@ class NeedsWorkspace(str):
 class Problem:
     """One call without its values: the operation, its sizes, and how its arrays lie in memory.
 
-    ``operands`` and ``out`` are seen in the orders N, H, W, C and H, W, I, O, whatever format they are stored in.
+    ``operands`` and ``out`` are seen in the orders N, H, W, C and H, W, I, O, whatever format they are stored in; the
+    packed formats have five axes, N, H, W, C/4, 4 and H, W, I/4, 4, O.
     """
 
     geometry: ConvGeometry
@@ -35,6 +37,7 @@ class Problem:
     accumulate: bool
     workspace_limit: int
     precision: str
+    epilogue: Epilogue | None = None
 
     @property
     def op(self) -> str:
@@ -93,6 +96,18 @@ class Plan(ABC):
         return error
 
 
+class FusedPlan(Plan):
+    """A plan of a fused convolution, which has more to read than arrays."""
+
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        """Refuse: the terms of the epilogue are missing."""
+        raise TypeError("a fused convolution runs by run_fused")
+
+    @abstractmethod
+    def run_fused(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:
+        """Compute; ``pack`` is None where the filter is used once."""
+
+
 class Implementation(ABC):
     """One way to compute one operation in one dtype on one device."""
 
@@ -105,6 +120,8 @@ class Implementation(ABC):
     @property
     def name(self) -> str:
         """The printable name, such as ``cpu:im2col_f32``."""
+        if self.family == self.dtype:
+            return f"{self.device}:{self.family}"
         return f"{self.device}:{self.family}_{self.dtype.replace('bfloat', 'bf').replace('float', 'f')}"
 
     @abstractmethod

@@ -24,28 +24,29 @@ class Golden:
 
 
 @functools.cache
-def _archive() -> dict[str, np.ndarray]:
+def archive(kind: str) -> dict[str, np.ndarray]:
+    """Return the arrays of the float cases, ``"c"``, or of the int8 cases, ``"q"``."""
     with np.load(DATA / "tf_conv2d.npz") as file:
-        return {name: file[name] for name in file.files if name.startswith("c")}
+        return {name: file[name] for name in file.files if name.startswith(kind)}
 
 
 def golden_ids() -> list[str]:
     """Return the names of the float cases."""
-    return sorted({name.split("/")[0] for name in _archive()})
+    return sorted({name.split("/")[0] for name in archive("c")})
 
 
 @functools.cache
 def golden(case: str) -> Golden:
     """Return one float case."""
-    archive = _archive()
-    meta = json.loads(str(archive[f"{case}/meta"]))
+    arrays = archive("c")
+    meta = json.loads(str(arrays[f"{case}/meta"]))
     explicit = tuple(map(tuple, meta["explicit"]))
     geometry = {
         "strides": tuple(meta["strides"]),
         "dilations": tuple(meta["dilations"]),
         "padding": explicit if meta["padding"] == "EXPLICIT" else meta["padding"],
     }
-    return Golden(*(archive[f"{case}/{name}"] for name in ("x", "w", "dy", "y", "dw", "dx")), geometry)
+    return Golden(*(arrays[f"{case}/{name}"] for name in ("x", "w", "dy", "y", "dw", "dx")), geometry)
 
 
 @functools.cache

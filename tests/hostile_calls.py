@@ -25,7 +25,7 @@ SECONDS_PER_CALL = 2.0
 SECONDS_TO_HANG = 20
 GROWTH = 200 << 20
 OPTIONS = ("num_threads", "workspace_limit", "precision", "deterministic", "autotune")
-OPERATIONS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
+OPERATIONS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input", "fused_conv2d")
 SIZES = (2**31, 2**31 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63), -(10**30), 10**5000)
 
 
@@ -217,7 +217,7 @@ class Generator:
             "filter_format": pick((None, "OIHW", "OHWI", self.anything())),
         }  # fmt: skip
 
-    def keywords(self, common):
+    def keywords(self, common, fused=False):
         """A few keywords, most of them legal by name."""
         pool = self.geometry()
         if common:
@@ -227,6 +227,15 @@ class Generator:
                 "algorithm": self.random.choice(("auto", "im2col", "gemm", "reference", "winograd", self.anything())),
                 "num_threads": self.random.choice((1, 2, self.number(), self.anything())),
                 "accumulate": self.random.choice((True, False, self.anything())),
+            }
+        if fused:
+            pool |= {
+                "conv_scale": self.random.choice((0.5, [0.5] * 3, np.ones(3), np.nan, self.anything())),
+                "side_scale": self.random.choice((None, 0, 2.0, self.anything())),
+                "activation": self.random.choice((None, "relu", "elu", self.anything())),
+                "alpha": self.random.choice((0.1, self.anything())),
+                "input_zero_point": self.random.choice((0, 1, self.number(), self.anything())),
+                "output_zero_point": self.random.choice((0, 1, self.number(), self.anything())),
             }
         pool |= {"stride": 1, "weight": 2, "banana": self.random.choice((None, Raises()))}
         names = self.random.sample(sorted(pool), self.random.choice((0, 0, 1, 1, 2, 3, 5)))
@@ -251,13 +260,15 @@ class Generator:
 
     def operands(self, op, shapes=False):
         image, filter_, result = (1, 5, 4, 2), (3, 2, 2, 3), (1, 3, 3, 3)
-        dtype = self.random.choice((np.float32, np.float32, np.float64, np.float16))
+        dtypes = [np.float32, np.float32, np.float64, np.float16]
+        dtype = self.random.choice(dtypes + [np.int8] * 3 * (op in ("conv2d", "fused_conv2d")))
         x, w, dy = ((s if shapes else np.ones(s, dtype)) for s in (image, filter_, result))
         return {
             "conv2d": [x, w],
             "conv2d_backprop_filter": [x, filter_, dy],
             "conv2d_backprop_input": [image, w, dy],
             "conv2d_output_shape": [image, filter_],
+            "fused_conv2d": [x, w, *self.random.choice(((), (None, dy), (np.ones(3, np.float32), dy)))],
         }[op]
 
     def call(self):
@@ -266,13 +277,13 @@ class Generator:
         kind = self.random.choices(kinds, (24, 8, 8, 2, 1))[0]
         if kind == "operation":
             op = self.random.choice(OPERATIONS)
-            return op, self.replace(self.operands(op)), self.keywords(True)
+            return op, self.replace(self.operands(op)), self.keywords(True, op == "fused_conv2d")
         if kind == "output_shape":
             return "conv2d_output_shape", self.replace(self.operands("conv2d_output_shape")), self.keywords(False)
         if kind == "explain":
             op = self.random.choice(OPERATIONS)
             arguments = self.replace(self.operands(op, shapes=self.random.random() < 0.5))
-            keywords = self.keywords(True)
+            keywords = self.keywords(True, op == "fused_conv2d")
             if self.random.random() < 0.3:
                 keywords[self.random.choice(("device", "dtype"))] = self.anything()
             return "explain", [self.anything() if self.random.random() < 0.1 else op, *arguments], keywords

@@ -19,8 +19,9 @@ import peers
 import processes
 import targets
 import truth
-from contest import Contest, Record, Run
-from problems import OPS, Case, Problem, reference
+from contest import PEER_SLACK, Contest, Record, Run
+from peers.job import int8_terms
+from problems import FLOAT_OPS, Case, Problem, reference
 from yardstick import Yardstick
 
 BENCHMARKS = Path(comparison.__file__).parent
@@ -65,10 +66,23 @@ def test_a_line_gives_a_problem_and_a_problem_its_line(line):
 
 def test_a_line_names_an_operation_or_means_all_three():
     line = "n1 h9 w9 c3 k5 r3 s1 FULL NHWC float64"
-    assert [case.op for case in Case.parse(line)] == list(OPS)
+    assert [case.op for case in Case.parse(line)] == list(FLOAT_OPS)
     (case,) = Case.parse(f"conv2d_backprop_filter {line}")
     assert str(case) == f"conv2d_backprop_filter {line}"
     assert case.bytes_moved == 8 * (9 * 9 * 3 + 3 * 3 * 3 * 5 + 11 * 11 * 5)
+
+
+def test_a_line_of_whole_numbers_means_the_fused_operation():
+    line = "n1 h9 w9 c3 k5 r3 s1 FULL NCHW int8"
+    (case,) = Case.parse(line)
+    assert str(case) == f"fused_conv2d {line}"
+    assert Case.parse(str(case)) == [case]
+    assert case.bytes_moved == 9 * 9 * 3 + 3 * 3 * 3 * 5 + 11 * 11 * 5
+    for wrong in (f"conv2d {line}", f"fused_conv2d {line.replace('int8', 'float32')}"):
+        with pytest.raises(argparse.ArgumentTypeError, match="goes with"):
+            Case.parse(wrong)
+    with pytest.raises(argparse.ArgumentTypeError, match="is not of the form"):
+        Problem.parse(line)
 
 
 def test_braces_stand_for_either():
@@ -81,7 +95,7 @@ def test_braces_stand_for_either():
 @pytest.mark.parametrize(("line", "message"), [
     ("n1 h9 w9 c3 k5 r3 s1 same NHWC float32", "is not of the form"),
     ("conv3d n1 h9 w9 c3 k5 r3 s1 SAME NHWC float32", "is not of the form"),
-    ("n1 h9 w9 c3 k5 r3 s1 SAME NHWC int8", "is not of the form"),
+    ("n1 h9 w9 c3 k5 r3 s1 SAME NHWC int16", "is not of the form"),
     ("n1 h9 w9 c3 k6 r3 s1 g2 SAME NHWC float32", "groups do not divide"),
     ("n1 h9 w9 c3 k6 r3 s1 g0 SAME NHWC float32", "groups do not divide"),
     ("n1 h9 w9 c3 k6 r11 s1 VALID NHWC float32", "does not fit"),
@@ -102,6 +116,9 @@ def test_lists_hold_what_they_promise():
     assert all(p.depthwise for p in distinct["mobilenet_v2"])
     assert all(p.c == 3 for p in distinct["first_layers"])
     assert {p.dtype for p in distinct["dtypes"]} == {"float64", "float16", "bfloat16"}
+    assert all(p.int8 for p in distinct["int8"])
+    whole = {str(p).replace("int8", "float32") for p in distinct["int8"]}
+    assert {str(p) for p in distinct["resnet50"]} <= whole
     for name in ("resnet50", "vgg16", "mobilenet_v2", "first_layers", "odd_channels"):
         assert {p.n for p in distinct[name]} == {1, 16}
 
@@ -140,7 +157,7 @@ def results(case, arrays):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", FLOAT_OPS)
 def test_the_check_takes_the_right_result_and_no_other(op, dtype):
     (case,) = Case.parse(f"{op} n2 h7 w9 c4 k6 r3 s2 g2 p1 NHWC {dtype}")
     arrays = truth.arrays(case)
@@ -155,6 +172,29 @@ def test_the_check_takes_the_right_result_and_no_other(op, dtype):
     assert exact.excess(np.roll(right, 1, axis=3)) > 1
 
 
+@pytest.mark.parametrize("layer", ["c4 k6 r3 s2 p1", "c4 k6 r3 s1 g2 SAME", "c12 k24 r2 s1 g12 VALID"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_whole_numbers_are_right_to_the_last_bit_or_for_peers_to_one_step(layer, dtype, whole, monkeypatch):
+    monkeypatch.setattr(truth, "WHOLE_FLOPS", 1e9 if whole else 1e3)
+    (case,) = Case.parse(f"n5 h7 w9 {layer} NHWC {dtype}")
+    x, w, dy = truth.arrays(case)
+    assert (x.dtype, w.dtype) == (np.dtype(dtype), np.int8)
+    exact = truth.Truth(case, x, w, dy)
+    scale, bias = int8_terms(dy)
+    right = convkit.fused_conv2d(
+        x, w, bias, conv_scale=scale, activation="relu", algorithm="reference", **case.problem.geometry
+    )
+    for axis, indices in exact.part:
+        right = right.take(indices, axis)
+    assert exact.excess(right) == 0
+    assert 5 < right.std() < 100
+    right = right.astype(np.int16)
+    off = right + (np.arange(right.size).reshape(right.shape) % 7 == 0)
+    assert 1 < exact.excess(off) <= PEER_SLACK
+    assert exact.excess(2 * off - right) > PEER_SLACK
+
+
 def test_outputs_of_padding_alone_are_zero_exactly():
     (case,) = Case.parse("conv2d n1 h4 w4 c2 k2 r1 s1 p1 NHWC float32")
     arrays = truth.arrays(case)
@@ -165,7 +205,7 @@ def test_outputs_of_padding_alone_are_zero_exactly():
 
 
 @pytest.mark.parametrize("layer", ["c20 k30 r3 s1", "c20 k40 r3 s2 g10", "c24 k24 r3 s1 g24"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", FLOAT_OPS)
 def test_of_a_large_problem_a_part_is_checked(op, layer, monkeypatch):
     monkeypatch.setattr(truth, "WHOLE_FLOPS", 1e3)
     (case,) = Case.parse(f"{op} n5 h8 w6 {layer} SAME NHWC float64")
@@ -210,7 +250,28 @@ def test_the_table_is_that_of_the_goals():
         "float64, geometric mean": (1.5, False),
         "float16, geometric mean": (4.0, False),
         "bfloat16, geometric mean": (0.95, False),
+        "int8, 3x3 and 1x1, each": (0.95, True),
+        "int8, C = 3 and 1x1, each": (1.1, True),
+        "int8, over TensorFlow's kernel, each": (4.0, True),
+        "int8, 3x3 in NCHW over NHWC, each": (0.8, True),
     }
+
+
+def test_int8_layers_have_targets_by_filter_library_and_layout():
+    line = "n1 h56 w56 c64 k64 r3 s1 p1 NHWC int8"
+    times = {"convkit": 1.0, "tensorflow-int8": 3.0, "onnxruntime-int8": 0.9}
+    nhwc = record(line, 1.0, first_pass=times)
+    nchw = record(line.replace("NHWC", "NCHW"), 0.5)
+    comparison.pair_layouts([nhwc, nchw])
+    found = [nhwc, nchw]
+    assert verdict(found, "int8, 3x3 and 1x1, each").met
+    assert verdict(found, "int8, over TensorFlow's kernel, each").value == 3.0
+    assert not verdict(found, "int8, over TensorFlow's kernel, each").met
+    assert verdict(found, "int8, 3x3 in NCHW over NHWC, each").value == 1.0
+    assert verdict(found, "int8, C = 3 and 1x1, each").met is None
+    first = record("n1 h56 w56 c3 k64 r3 s1 p1 NHWC int8", 1.0)
+    assert not verdict([first], "int8, C = 3 and 1x1, each").met
+    assert verdict([first], "int8, 3x3 and 1x1, each").met is None
 
 
 def test_a_problem_misses_when_every_run_is_below():

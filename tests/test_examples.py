@@ -27,8 +27,8 @@ def accuracy(output):
 
 
 def learned(output):
-    """The two lines that must not depend on the number of threads."""
-    return re.findall(r"^(?:test accuracy|learned parameters) .*$", output, re.M)
+    """The three lines that must not depend on the number of threads."""
+    return re.findall(r"^(?:test accuracy|learned parameters|float32 accuracy) .*$", output, re.M)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,19 @@ def test_digits_learns_and_shows_its_progress(quick):
     assert re.search(r"^total time \d+\.\d s$", output, re.M)
 
 
+def test_digits_reads_as_well_in_int8(quick):
+    output, _ = quick
+    both = re.search(
+        r"^float32 accuracy (\d+\.\d+)%, int8 accuracy (\d+\.\d+)% \(([0-2]) of 360 images apart\)$", output, re.M
+    )
+    assert float(both[1]) == accuracy(output)
+    assert round(abs(float(both[1]) - float(both[2])) * 3.6) == int(both[3])
+    weights = re.search(r"^float32 weights (\d+) bytes, int8 weights (\d+) bytes$", output, re.M)
+    floats, integers = map(int, weights.groups())
+    assert 3.8 * integers < floats < 4 * integers
+    assert re.search(r"^convolutions of 256 images: float32 \d+\.\d\d ms, int8 \d+\.\d\d ms$", output, re.M)
+
+
 def test_digits_draws_a_picture(quick):
     output, picture = quick
     assert f"picture {picture}" in output
@@ -60,7 +73,7 @@ def test_digits_prints_the_same_on_any_number_of_threads(quick, setting, tmp_pat
     extra = {"CONVKIT_NUM_THREADS": "2"} if setting == "environment" else {}
     arguments = [] if setting == "environment" else ["--threads", 3]
     output, _ = run_example("digits.py", "--quick", "--output", tmp_path / "digits.png", *arguments, **extra)
-    assert len(learned(output)) == 2
+    assert len(learned(output)) == 3
     assert learned(output) == learned(quick[0])
 
 

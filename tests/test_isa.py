@@ -12,7 +12,8 @@ from child import run_python
 from convkit._cpu import _engine, isa
 
 LEVELS = isa.levels(_engine.BEST_ISA)
-BUILT = tuple(level for level in _engine.ISA_LEVELS if any(tile.isa == level for tile in isa.TILES))
+BUILT = tuple(tile.isa for tile in isa.INT8_TILES)
+FLOATS_BUILT = tuple(level for level in BUILT if any(tile.isa == level for tile in isa.TILES))
 each_level = pytest.mark.parametrize("level", LEVELS)
 
 GOLDEN = """
@@ -102,7 +103,8 @@ LEVELS_IN_USE = "import convkit; print(*convkit.cpu_info()['isa'])"
 
 
 def test_every_level_has_tiles_of_both_dtypes():
-    for level in BUILT:
+    assert {"generic"} <= set(FLOATS_BUILT) <= set(BUILT)
+    for level in FLOATS_BUILT:
         assert {tile.arithmetic for tile in isa.TILES if tile.isa == level} == {"float32", "float64"}
 
 
@@ -129,6 +131,20 @@ def test_an_unknown_cap_is_refused_by_name():
     for line in lines:
         assert "CONVKIT_MAX_ISA is 'avx9'" in line
         assert all(repr(level) in line for level in _engine.ISA_LEVELS)
+
+
+def test_a_cap_between_the_levels_of_a_cpu_leaves_the_best_one_below(monkeypatch):
+    monkeypatch.setattr(_engine, "ISA_RUNS", ("generic", "avx2", "avx512", "avx512vnni"))
+    monkeypatch.setenv("CONVKIT_MAX_ISA", "avx2vnni")
+    assert isa.usable() == "avx2"
+
+
+def test_what_a_level_has():
+    assert isa.levels("avx2vnni") == ("generic", "avx2", "avx2vnni")
+    assert isa.levels("avx512vnni") == ("generic", "avx2", "avx512", "avx512vnni")
+    for level in _engine.ISA_LEVELS:
+        assert isa.int8_tile_for(level).isa == level
+        assert isa.tile_for("float32", level).isa in isa.levels(level)
 
 
 @each_level
@@ -176,9 +192,10 @@ def test_a_library_of_a_level_gives_its_tables_alone(level, tmp_path):
     found = symbols(archive)
     tables = {name for name, kind in found.items() if kind != "U"}
     assert all(found[name] in "DR" for name in tables)
-    assert all(re.fullmatch(rf"ck_\w+_(f32|f64)_{level}", name) for name in tables)
-    assert len(tables) == 2 * len(objects)
-    assert f"ck_dot_f32_{level}" in tables
+    floats = {name for name in tables if re.fullmatch(rf"ck_\w+_(f32|f64)_{level}", name)}
+    assert tables - floats == {f"ck_int8_{level}"}
+    assert len(floats) == 2 * (len(objects) - 1)
+    assert (f"ck_dot_f32_{level}" in tables) == (level in FLOATS_BUILT)
     assert not [name for name in found.keys() - tables if name.startswith("ck_")]
 
 

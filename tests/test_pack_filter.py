@@ -126,9 +126,11 @@ def test_refusals(error, words, make):
 
 
 def test_refused_filters():
-    for value in (np.ones((3, 3), np.float32), np.ones((0, 3, 1, 1), np.float32), np.ones((3, 3, 1, 1), np.int8), "w"):
+    for value in (np.ones((3, 3), np.float32), np.ones((0, 3, 1, 1), np.float32), np.ones((3, 3, 1, 1), np.uint8), "w"):
         with pytest.raises(convkit.ConvkitError, match=r"^pack_filter: filter"):
             convkit.pack_filter(value, op="conv2d")
+    with pytest.raises(convkit.DTypeError, match=r"^pack_filter: filter has dtype int8"):
+        convkit.pack_filter(np.ones((3, 3, 1, 1), np.int8), op="conv2d_backprop_input")
 
 
 def test_refused_uses():

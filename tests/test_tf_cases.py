@@ -90,26 +90,93 @@ def check_separable(case: dict) -> None:
 
 
 def check_chain(case: dict) -> None:
-    """Convolutions of convolutions, with the bias and the side inputs added by NumPy."""
+    """Convolutions of convolutions, the last one with bias and side input, in all orders of the additions."""
     x = cases.fill(case["inputs"]["x"], case["input_shape"])
     f = cases.fill(case["inputs"]["f"], case["filter_shape"])
     bias, relu = np.arange(1.0, f.shape[3] + 1), lambda a: np.maximum(a, 0)
     for dtype in WIDE:
 
-        def conv(image, weights, dtype=dtype):
-            return convkit.conv2d(image.astype(dtype), weights.astype(dtype), padding=case["padding"])
+        def conv(image, weights, *more, dtype=dtype, **keywords):
+            more = (array.astype(dtype) for array in more)
+            return convkit.fused_conv2d(
+                image.astype(dtype), weights.astype(dtype), *more, padding=case["padding"], **keywords
+            )
 
         c1 = conv(x, f)
         c2 = conv(c1, f + 1)
         result = {
-            "y = conv(c2,f-1)+bias+c1": lambda c1=c1, c2=c2: conv(c2, f - 1) + bias + c1,
-            "y = relu(conv(c1,f-1)+bias+c2)+c2": lambda c1=c1, c2=c2: relu(conv(c1, f - 1) + bias + c2) + c2,
+            "y = conv(c2,f-1)+bias+c1": lambda c1=c1, c2=c2: conv(c2, f - 1, bias, c1),
+            "y = relu(conv(c1,f-1)+bias+c2)+c2": lambda c1=c1, c2=c2: conv(c1, f - 1, bias, c2, activation="relu") + c2,
             "y = relu(conv(c1,f-1)+bias+c2)+relu(c2)": lambda c1=c1, c2=c2: (
-                relu(conv(c1, f - 1) + bias + c2) + relu(c2)
+                conv(c1, f - 1, bias, c2, activation="relu") + relu(c2)
             ),
-            "y = conv(c1,f)+bias+c1": lambda c1=c1: conv(c1, f) + bias + c1,
+            "y = conv(c1,f)+bias+c1": lambda c1=c1: conv(c1, f, bias, c1),
         }[case["recipe"].split("; ")[-1]]()
         np.testing.assert_array_equal(result.ravel(), case["expected"])
+
+
+def small(call: Call) -> Call:
+    """Return a call of the same shapes on the integers -1, 0 and 1, which are exact in every dtype."""
+    rng = np.random.default_rng(4)
+    return Call(call.op, tuple(harness.integers(rng, a.shape, 1) for a in call.arguments), call.geometry)
+
+
+ACTIVATIONS = {
+    "None": (None, lambda t: t),
+    "Relu": ("relu", lambda t: np.maximum(t, 0)),
+    "Relu6": ("relu6", lambda t: np.clip(t, 0, 6)),
+    "Elu": ("elu", lambda t: np.where(t > 0, t, np.expm1(t))),
+    "LeakyRelu": ("leaky_relu", lambda t: np.where(t > 0, t, 0.2 * t)),
+}
+
+
+# Multiplications above which a fused case is computed by the family that serves alone.
+LARGE = 10**8
+
+
+def fused_families(call: Call, layout, dtype, *more, **keywords):
+    """Yield what each family makes of a call with a bias and a side input."""
+    arguments = (*call.in_layout(layout, dtype), *more)
+    keywords = {**call.geometry, **layout.keywords, **keywords}
+    large = convkit.explain("fused_conv2d", *arguments, **keywords).flops > LARGE
+    for family in ["auto"] if large else harness.families("fused_conv2d", *arguments, **keywords):
+        yield family, call.result_from(convkit.fused_conv2d(*arguments, algorithm=family, **keywords), layout)
+
+
+def check_fused_value(case: dict) -> None:
+    """Bias and relu."""
+    inputs = [cases.fill(case["inputs"][name], case[f"{name}_shape"]) for name in ("input", "filter")]
+    call = Call("conv2d", tuple(inputs), geometry_of(case))
+    expected = np.array(case["expected"]).reshape(case["output_shape"])
+    for layout in LAYOUTS:
+        for dtype in WIDE:
+            bias = np.array(case["bias"], dtype)
+            for family, result in fused_families(call, layout, dtype, bias, activation="relu"):
+                np.testing.assert_array_equal(result, expected, err_msg=f"{family} in {layout}")
+
+
+def check_fused_compare(case: dict) -> None:
+    """Each activation, dtype and family, on whole numbers and with a side input of zeros."""
+    shapes = (np.zeros(case[f"{name}_shape"]) for name in ("input", "filter"))
+    call = small(Call("conv2d", tuple(shapes), geometry_of(case)))
+    bias = harness.integers(np.random.default_rng(5), case["filter_shape"][3:], 1)
+    sums = call.reference() + bias
+    assert sums.shape == tuple(case["output_shape"])
+    for dtype in (*WIDE, np.dtype(np.int8)):
+        for name in case["activations"] if dtype.kind == "f" else ("None", "Relu"):
+            activation, function = ACTIVATIONS[name]
+            more = bias.astype(np.float32 if dtype == np.int8 else dtype), np.zeros(sums.shape, dtype)
+            expected = function(sums).clip(*((-128, 127) if dtype == np.int8 else (None, None)))
+            for family, result in fused_families(call, NHWC, dtype, *more, activation=activation):
+                np.testing.assert_allclose(result, expected, 1e-6, 1e-6, err_msg=f"{family}, {name}")
+
+
+def check_fused_refused(case: dict) -> None:
+    """A stride along batch or channels, an activation that there is not."""
+    keywords = {"padding": case.get("padding", "VALID"), "strides": case.get("strides_full", 1)}
+    arrays = (np.ones(case[f"{name}_shape"], np.float32) for name in ("input", "filter", "bias"))
+    with pytest.raises(convkit.ConvkitError, match=r"^fused_conv2d: "):
+        convkit.fused_conv2d(*arrays, activation=case.get("activation"), **keywords)
 
 
 def assert_gradient(function, array: np.ndarray, gradient: np.ndarray) -> None:
@@ -225,6 +292,9 @@ CHECKS = {
     ("depthwise_conv2d", "gradcheck"): check_depthwise_gradcheck,
     ("separable_conv2d", "value"): check_separable,
     ("conv2d_bias_add_chain", "value"): check_chain,
+    ("fused_conv2d_bias_relu", "value"): check_fused_value,
+    ("fused_conv2d_bias_activation", "compare"): check_fused_compare,
+    ("fused_conv2d_bias_activation", "error"): check_fused_refused,
 }
 
 DECIDED_OTHERWISE = {
@@ -232,22 +302,18 @@ DECIDED_OTHERWISE = {
     "fwd_expanded_batch": check_extra_batch_dims,
 }
 
-OUT_OF_SCOPE = {
-    "fused_conv2d_int8": "fused operations",
-    "fused_conv2d_bias_relu": "fused operations",
-    "fused_conv2d_bias_activation": "fused operations",
-}
+ELSEWHERE = {"fused_conv2d_int8": "test_int8_golden.py"}
 
-IN_SCOPE = [case for case in cases.tf_cases() if case["op"] not in OUT_OF_SCOPE]
+IN_SCOPE = [case for case in cases.tf_cases() if case["op"] not in ELSEWHERE]
 
 
-def test_every_case_of_the_file_is_mapped_or_named_out_of_scope():
+def test_every_case_of_the_file_is_mapped_or_tested_elsewhere():
     ids = [case["id"] for case in cases.tf_cases()]
     assert len(set(ids)) == len(ids) == 173
     unmapped = [case["id"] for case in IN_SCOPE if (case["op"], case["kind"]) not in CHECKS]
     assert unmapped == []
     assert set(DECIDED_OTHERWISE) <= set(ids)
-    assert {op for op, _ in CHECKS}.isdisjoint(OUT_OF_SCOPE)
+    assert {op for op, _ in CHECKS}.isdisjoint(ELSEWHERE)
 
 
 @pytest.mark.parametrize("case", IN_SCOPE, ids=lambda case: case["id"])

@@ -43,6 +43,9 @@ reveal_type(convkit.conv2d_backprop_input((1, 8, 8, 3), w, dy))
 reveal_type(convkit.conv2d(gx, gw))
 reveal_type(convkit.conv2d_backprop_filter(gx, (3, 3, 3, 4), gdy))
 reveal_type(convkit.conv2d_backprop_input((1, 8, 8, 3), gw, gdy))
+reveal_type(convkit.fused_conv2d(x, w, np.ones(4, np.float32), dy, conv_scale=[0.5] * 4, activation="relu"))
+reveal_type(convkit.quantize.quantize_filter(w)[1])
+reveal_type(convkit.fused_conv2d(gx, gw, side_input=gdy, side_scale=2))
 shape: tuple[int, ...] = convkit.conv2d_output_shape((1, 8, 8, 3), [3, 3, 3, 4])
 
 convkit.conv2d(x, w, strides=2, padding="SAME", dilations=(1, 2), groups=1, data_format="NHWC", filter_format="HWIO")
@@ -78,6 +81,11 @@ BAD = [
     "convkit.conv2d(x, w, num_threads='2')",
     "convkit.conv2d(x, w, accumulate=True)",
     "convkit.conv2d_backprop_filter(x, w.dtype, dy)",
+    "convkit.fused_conv2d(x, w, None, None, 0.5)",
+    "convkit.fused_conv2d(x, w, scale=0.5)",
+    "convkit.fused_conv2d(x, w, activation=np.tanh)",
+    "convkit.fused_conv2d(x, w, side_input=gx)",
+    "convkit.fused_conv2d(x, w, input_zero_point=0.5)",
     "convkit.conv2d_output_shape((1, 8, 8, 3), (3, 3, 3, 4), out=x)",
     "convkit.options(threads=2)",
     "y: str = convkit.conv2d(x, w)",
@@ -112,9 +120,10 @@ def test_a_correct_program_passes_and_devices_are_told_apart(check):
     lines = check(PRELUDE + GOOD)
     assert not [line for line in lines if ": error:" in line]
     types = [re.search(r'Revealed type is "(.*)"', line)[1] for line in lines if "Revealed type" in line]
-    assert len(types) == 6
-    assert all("numpy.ndarray" in name and "cupy" not in name for name in types[:3]), types
-    assert all("numpy" not in name and name != "Any" for name in types[3:]), types
+    assert len(types) == 9
+    on_gpu = [3, 4, 5, 8]
+    assert all("numpy.ndarray" in types[i] and "cupy" not in types[i] for i in range(9) if i not in on_gpu), types
+    assert all("numpy" not in types[i] and types[i] != "Any" for i in on_gpu), types
 
 
 def test_mistakes_are_found(check):

@@ -23,6 +23,7 @@ class Peer:
 
     def prepare(self, job):
         """Return the compiled function."""
+        job.refuse_int8()
         x, w, dy = (jax.device_put(array) for array in job.typed_arrays())
 
         def conv(image, taps):

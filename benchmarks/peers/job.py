@@ -12,6 +12,12 @@ class UnsupportedError(Exception):
     """A contestant cannot do this operation; the text says why."""
 
 
+def int8_terms(dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scales of an int8 job's filters, and their biases in units of the result."""
+    scale = dy[0].astype(np.float32)
+    return scale, dy[1].astype(np.float32) * scale
+
+
 @dataclass(frozen=True)
 class Job:
     """A case with everything resolved; shapes are NHWC and HWIO, pads are rows above, below and columns left, right."""
@@ -30,7 +36,7 @@ class Job:
     part: list
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return images, filters and output gradients, NHWC and HWIO; bfloat16 as uint16."""
+        """Return images, filters and output gradients, NHWC and HWIO; bfloat16 as uint16; for int8 see `int8_terms`."""
         x, w, dy = (np.load(Path(self.folder) / f"{name}.npy") for name in ("x", "w", "dy"))
         if self.dtype == "float16":
             x, w, dy = (array.view(np.float16) for array in (x, w, dy))
@@ -44,6 +50,11 @@ class Job:
 
             x, w, dy = (array.view(ml_dtypes.bfloat16) for array in (x, w, dy))
         return x, w, dy
+
+    def refuse_int8(self) -> None:
+        """Raise for what only contestants for int8 do."""
+        if self.op == "fused_conv2d":
+            raise UnsupportedError("this contestant is for floating-point numbers alone")
 
     @property
     def even_pads(self) -> bool:

@@ -10,16 +10,22 @@ TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16":
 OPSET, IR_VERSION = 17, 8
 
 
+def session_options(threads):
+    """Return the settings of a session on so many threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
 class Peer:
     """NCHW arrays."""
 
     version = onnxruntime.__version__
 
     def __init__(self, threads, setting):
-        self.options = onnxruntime.SessionOptions()
-        self.options.intra_op_num_threads = threads
-        self.options.inter_op_num_threads = 1
-        self.options.log_severity_level = 3
+        self.options = session_options(threads)
 
     def prepare(self, job):
         """Return a run of the session."""

@@ -22,6 +22,7 @@ class Peer:
 
     def prepare(self, job):
         """Uneven padding is a step of its own, as PyTorch's users write it."""
+        job.refuse_int8()
         x, w, dy = job.arrays()
         x, dy = (self._tensor(array, (0, 3, 1, 2), job.dtype) for array in (x, dy))
         w = self._tensor(w, (3, 2, 0, 1), job.dtype)

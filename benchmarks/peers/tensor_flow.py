@@ -18,6 +18,7 @@ class Peer:
 
     def prepare(self, job):
         """Return one raw operation."""
+        job.refuse_int8()
         if job.groups > 1 and job.groups != job.x_shape[3]:
             raise UnsupportedError("TensorFlow has no gradients of grouped convolutions on the CPU")
         if job.groups > 1 and job.strides[0] != job.strides[1]:

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from .depthwise_tiles import DepthwiseGradientSpec, DepthwiseSpec
 from .direct import DirectSpec
 from .direct_gradient import DirectGradientSpec
+from .int8_tiles import Int8Spec
 from .plan import FilterGradientSpec, ProductSpec, ScatterSpec
 from .planar_tiles import PlanarGradientSpec, PlanarSpec
 
@@ -14,6 +15,8 @@ _Array = npt.NDArray[Any]
 SUM_BLOCK: int
 TYPES: dict[str, int]
 ISA_LEVELS: tuple[str, ...]
+ISA_RUNS: tuple[str, ...]
+ISA_PARTS: dict[str, tuple[str, ...]]
 BEST_ISA: str
 
 class Blas:
@@ -65,6 +68,28 @@ class PlanarGradient:
     def run(self, image: _Array, gradient: _Array, out: _Array, threads: int, workers: int) -> None: ...
 
 def depthwise_kernels() -> list[tuple[str, str, str, int]]: ...
+
+class Int8:
+    def __init__(
+        self,
+        spec: Int8Spec,
+        *,
+        per_channel: bool,
+        relu: bool,
+        zero_points: tuple[int, int],
+        limits: tuple[float, float],
+    ) -> None: ...
+    def run(
+        self, image: _Array, filter: _Array, side: Any, terms: Any, out: _Array, threads: int, workers: int
+    ) -> None: ...
+
+class Int8Packer(Int8):
+    def pack(self, filter: _Array, memory: _Array, threads: int) -> None: ...
+    def run_packed(
+        self, image: _Array, memory: _Array, side: Any, terms: Any, out: _Array, threads: int, workers: int
+    ) -> None: ...
+
+def int8_kernels() -> list[tuple[str, str, tuple[int, int], int, bool]]: ...
 def dot_kernels() -> list[tuple[str, str, str, int, int]]: ...
 def planar_kernels() -> list[tuple[str, str, str, int]]: ...
 def helpers() -> int: ...

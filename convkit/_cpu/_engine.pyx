@@ -189,8 +189,6 @@ cdef extern from "scatter.h" nogil:
 cdef extern from "kernels.h" nogil:
     ctypedef enum ck_isa:
         CK_GENERIC
-        CK_AVX2
-        CK_AVX512
         CK_ISAS
 
     ctypedef struct ck_dot_kernel:
@@ -203,6 +201,8 @@ cdef extern from "kernels.h" nogil:
     const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
     ck_load_fn ck_loader_for(const ck_array *, const ck_dot_kernel *)
     ck_store_fn ck_storer_for(const ck_array *, const ck_dot_kernel *)
+    flag ck_isa_has(ck_isa, ck_isa)
+    flag ck_isa_runs(ck_isa)
     ck_isa ck_best_isa()
     const char *ck_isa_name(ck_isa)
 
@@ -371,8 +371,13 @@ cdef extern from "planar_gradient.h" nogil:
 
 SUM_BLOCK = CK_SUM_BLOCK
 
-# Names of the ISA levels, lowest first, and the highest one that this CPU can run.
+# Names of the ISA levels, lowest first; those that this CPU can run, and the best of them; what each level has.
 ISA_LEVELS = tuple(ck_isa_name(<ck_isa>level).decode() for level in range(CK_ISAS))
+ISA_RUNS = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_runs(<ck_isa><int>level))
+ISA_PARTS = {
+    name: tuple(part for p, part in enumerate(ISA_LEVELS) if ck_isa_has(<ck_isa><int>level, <ck_isa><int>p))
+    for level, name in enumerate(ISA_LEVELS)
+}
 BEST_ISA = ck_isa_name(ck_best_isa()).decode()
 
 TYPES = {
@@ -1187,6 +1192,9 @@ cdef class PlanarGradient(Run):
         g.gradients.array.data = <char *>cnp.PyArray_DATA(gradient)
         g.out.data = <char *>cnp.PyArray_DATA(out)
         self.start(<void *>&g, &g.partials, NULL, threads, workers)
+
+
+include "_int8.pxi"
 
 
 def helpers():

@@ -14,7 +14,7 @@ from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
-from . import _engine, blas, depthwise_tiles, direct, direct_gradient, memory, plan, planar_tiles, reference
+from . import _engine, blas, depthwise_tiles, direct, direct_gradient, int8_tiles, memory, plan, planar_tiles, reference
 from .isa import tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
@@ -96,6 +96,7 @@ EngineSpec = (
     | depthwise_tiles.DepthwiseGradientSpec
     | planar_tiles.PlanarSpec
     | planar_tiles.PlanarGradientSpec
+    | int8_tiles.Int8Spec
 )
 
 
@@ -158,7 +159,7 @@ class EnginePlan(Plan):
         finally:
             self.hold.leave(entered)
 
-    def start(self) -> Start:
+    def start(self) -> Start | None:
         return Start(self._guarded(self.engine.run), None, None, self.most_workers, self.filter_first)
 
     def failure(self, error: Exception, workers: int) -> Exception:
@@ -180,18 +181,20 @@ class DirectPlan(EnginePlan):
         image, weights = reversed(operands) if self.filter_first else operands
 
         def make() -> Any:
-            kept = _aligned_bytes(self.packed_bytes)
+            kept = aligned_bytes(self.packed_bytes)
             self.packer.pack(weights, kept, threads)
             return kept
 
         self._run_on(self._guarded(self.packer.run_packed), image, pack(self.spec, make), out, threads)
 
-    def start(self) -> Start:
+    def start(self) -> Start | None:
         packed = self._guarded(self.packer.run_packed)
-        return super().start()._replace(run_packed=packed, pack_for=self.spec)
+        started = super().start()
+        assert started is not None
+        return started._replace(run_packed=packed, pack_for=self.spec)
 
 
-def _aligned_bytes(count: int) -> Any:
+def aligned_bytes(count: int) -> Any:
     """Return an array of bytes that starts at a multiple of 64, as packed panels are read fastest."""
     whole = np.empty(count + 64, np.uint8)
     start = -whole.ctypes.data % 64

@@ -20,9 +20,18 @@ class Tile(NamedTuple):
     columns: int
 
 
+class Int8Tile(NamedTuple):
+    """A level's register tiles of int8 convolutions; rows are those of bytes and of words, 0 where it has no words."""
+
+    name: str
+    isa: str
+    rows: tuple[int, int]
+    columns: int
+    pairs_saturate: bool
+
+
 def usable() -> str:
-    """Return the highest level that is built in, that the CPU has, and that CONVKIT_MAX_ISA does not exclude."""
-    best = _engine.ISA_LEVELS.index(_engine.BEST_ISA)
+    """Return the best level that is built in, that the CPU has, and that CONVKIT_MAX_ISA does not exclude."""
     cap = os.environ.get("CONVKIT_MAX_ISA", "").strip().lower()
     if not cap:
         return _engine.BEST_ISA
@@ -31,18 +40,27 @@ def usable() -> str:
             f"convkit: environment variable CONVKIT_MAX_ISA is {show(cap)}, but must be one of "
             f"{', '.join(map(repr, _engine.ISA_LEVELS))}"
         )
-    return _engine.ISA_LEVELS[min(best, _engine.ISA_LEVELS.index(cap))]
+    up_to_cap = _engine.ISA_LEVELS[: _engine.ISA_LEVELS.index(cap) + 1]
+    return [level for level in up_to_cap if level in _engine.ISA_RUNS][-1]
 
 
 def levels(highest: str) -> tuple[str, ...]:
-    """Return the levels up to ``highest``, lowest first."""
-    return _engine.ISA_LEVELS[: _engine.ISA_LEVELS.index(highest) + 1]
+    """Return the levels whose code runs wherever that of ``highest`` does, lowest first."""
+    return _engine.ISA_PARTS[highest]
 
 
 TILES = tuple(Tile(*kernel) for kernel in _engine.dot_kernels())
 
 
 def tile_for(arithmetic: str, isa: str) -> Tile:
-    """Return the register tile of the highest level up to ``isa``, as `ck_dot_kernel_for` in kernels.h."""
+    """Return the best register tile that level ``isa`` has, as `ck_dot_kernel_for` in kernels.h."""
     usable_levels = levels(isa)
     return [tile for tile in TILES if tile.arithmetic == arithmetic and tile.isa in usable_levels][-1]
+
+
+INT8_TILES = tuple(Int8Tile(*kernel) for kernel in _engine.int8_kernels())
+
+
+def int8_tile_for(isa: str) -> Int8Tile:
+    """Return the best register tile that level ``isa`` has, as `ck_int8_kernel_for` in int8_kernels.h."""
+    return [tile for tile in INT8_TILES if tile.isa in levels(isa)][-1]

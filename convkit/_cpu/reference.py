@@ -1,6 +1,7 @@
-"""The three operations in plain NumPy: slow, and short enough to be checked by reading.
+"""The operations in plain NumPy: slow, and short enough to be checked by reading.
 
-Arrays come as views in the order N, H, W, C and H, W, I, O.  Each tap of the filter meets the pixels it covers as one
+Arrays come as views in the order N, H, W, C and H, W, I, O; those of int8 also as N, H, W, C/4, 4 and H, W, I/4, 4, O,
+and their sums are exact, being whole numbers far below 2^53.  Each tap of the filter meets the pixels it covers as one
 slice of the image, in float64; padding is never touched.  `einsum` without `optimize` never calls BLAS, so that the
 order of every sum is fixed.
 """
@@ -13,7 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._epilogue import Epilogue, Terms
+from .._formats import VECTOR
 from .._geometry import ConvGeometry
+from . import epilogue as after
 
 Array = npt.NDArray[Any]
 Slices = tuple[slice, slice]
@@ -99,11 +103,49 @@ def _group_inputs(g: ConvGeometry, inputs: slice) -> slice:
 
 def conv2d(g: ConvGeometry, x: Array, w: Array, out: Array) -> None:
     """Write the convolution of ``x`` with ``w`` to ``out``."""
+    for n, i, j, filters, total in _sums(g, x, w, 0):
+        _store(out[n, i, j], filters, _narrow(total, out.dtype))
+
+
+def fused_int8(g: ConvGeometry, e: Epilogue, terms: Terms, x: Array, w: Array, side: Array | None, out: Array) -> None:
+    """Write the convolution of int8 or uint8 ``x`` with int8 ``w``, and what the epilogue makes of it, to ``out``."""
+    for n, i, j, filters, total in _sums(g, x, w, e.input_zero_point):
+        store_integers(total, filters, e, terms, None if side is None else side[n, i, j], out[n, i, j])
+
+
+def store_integers(sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array | None, out: Array) -> None:
+    """Write what the epilogue makes of the whole sums of some channels of a grid of pixels."""
+    beside = None if side is None else channels_of(side, part)
+    _store(out, part, after.of_integers(sums.astype(np.int64), part, e, terms, beside, out.dtype))
+
+
+def _sums(g: ConvGeometry, x: Array, w: Array, zero_point: int) -> Iterator[tuple[int, slice, slice, slice, Array]]:
+    """Yield the sums piece by piece: image, rows, columns, filters, and the sums in float64."""
     for n, i, j, inputs, filters in _pieces(g, g.out_size, over_inputs=False):
         total = np.zeros((i.stop - i.start, j.stop - j.start, filters.stop - filters.start))
         for a, b, outputs, pixels in _taps(g, _meet, i, j):
-            total[outputs] += np.einsum("ijc,ck->ijk", _wide(x[n][pixels][..., inputs]), _wide(w[a, b, :, filters]))
-        out[n, i, j, filters] = _narrow(total, out.dtype)
+            image = _wide(channels_of(x[n][pixels], inputs))
+            weights = _wide(w[a, b].reshape(g.group_in, -1)[:, filters])
+            total[outputs] += np.einsum("ijc,ck->ijk", image - zero_point if zero_point else image, weights)
+        yield n, i, j, filters, total
+
+
+def channels_of(pixels: Array, part: slice) -> Array:
+    """Return some channels of rows and columns of pixels, which may come in vectors of channels."""
+    if pixels.ndim == 3:
+        return pixels[..., part]
+    first, last = part.start // VECTOR, -(-part.stop // VECTOR)
+    whole = pixels[:, :, first:last].reshape(*pixels.shape[:2], -1)
+    return whole[..., part.start - VECTOR * first : part.stop - VECTOR * first]
+
+
+def _store(pixels: Array, part: slice, values: Array) -> None:
+    """Write some channels of rows and columns of pixels."""
+    if pixels.ndim == 3:
+        pixels[..., part] = values
+    else:
+        channels = np.arange(part.start, part.stop)
+        pixels[..., channels // VECTOR, channels % VECTOR] = values
 
 
 def conv2d_backprop_filter(g: ConvGeometry, x: Array, dy: Array, out: Array, accumulate: bool) -> None:

@@ -238,8 +238,8 @@ static void products_equal_the_plain_convolution(void)
         blocks[backward] += w->rows * w->cols * t.d.in_channels > CK_SUM_BLOCK;
         tear_down(&t);
     }
-    for (int level = 0; level <= (int)ck_best_isa(); level++)
-        CHECK(levels[level] >= CASES / CK_ISAS);
+    for (int level = 0; level < CK_ISAS; level++)
+        CHECK(!has_tile((ck_isa)level) || levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
         CHECK(in_place[i] >= 20 && out_in_place[i] >= 20 && blocks[i] >= 10);
     CHECK(gathered >= 400 && alone >= 200 && evenly[0] >= 10 && evenly[1] >= 10);

@@ -179,8 +179,8 @@ static void gradients_equal_the_plain_sums(void)
         out[t.g.out_in_place]++;
         tear_down(&t);
     }
-    for (int level = 0; level <= (int)ck_best_isa(); level++)
-        CHECK(levels[level] >= CASES / CK_ISAS);
+    for (int level = 0; level < CK_ISAS; level++)
+        CHECK(!has_tile((ck_isa)level) || levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
         CHECK(image[i] >= 50 && gradient[i] >= 50 && merged[i] >= 100 && strips[i] >= 400 && out[i] >= 50);
     CHECK(sliced >= 200 && added >= 200 && images >= 100 && tails >= 100 && staged >= 100);

@@ -64,8 +64,19 @@ static inline const ck_dot_kernel *watched(ck_type arithmetic, ck_isa isa, long 
     return &kernel;
 }
 
-/* Levels that this CPU can run, by turns. */
-static inline ck_isa level_of(int seed) { return (ck_isa)(seed % ((int)ck_best_isa() + 1)); }
+/* Whether the level has a register tile of its own, which this CPU can run. */
+static inline bool has_tile(ck_isa isa) { return ck_isa_runs(isa) && ck_dot_kernel_for(CK_F32, isa)->isa == isa; }
+
+/* Those levels, by turns. */
+static inline ck_isa level_of(int seed)
+{
+    ck_isa levels[CK_ISAS];
+    int count = 0;
+    for (int isa = CK_GENERIC; isa < CK_ISAS; isa++)
+        if (has_tile((ck_isa)isa))
+            levels[count++] = (ck_isa)isa;
+    return levels[seed % count];
+}
 
 /* Channels out that fill whole panels of a kernel, or leave a tail in the last one. */
 static inline int64_t random_channels(generator *r, const ck_dot_kernel *kernel)

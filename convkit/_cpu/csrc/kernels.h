@@ -4,8 +4,14 @@
 
 #include "convert.h"
 
-/* ISA levels, each with all that the ones before it have. */
-typedef enum { CK_GENERIC, CK_AVX2, CK_AVX512, CK_ISAS } ck_isa;
+/* ISA levels, the better ones later.  Not each has all that the ones before it have: CPUs with AVX-512 may lack AVX-VNNI. */
+typedef enum { CK_GENERIC, CK_AVX2, CK_AVX2VNNI, CK_AVX512, CK_AVX512VNNI, CK_ISAS } ck_isa;
+
+/* Whether every CPU of level `isa` can run what is compiled for level `part`. */
+bool ck_isa_has(ck_isa isa, ck_isa part);
+
+/* Whether the CPU has the level and the operating system saves its registers, and it is built in. */
+bool ck_isa_runs(ck_isa isa);
 
 /* Terms that lie evenly in both operands: `count` of them from a + a_at and b + b_at on, in elements. */
 typedef struct {
@@ -35,14 +41,14 @@ typedef struct {
 /* All kernels that are built in, NULL at the end; lowest level first. */
 extern const ck_dot_kernel *const ck_dot_kernels[];
 
-/* The kernel of the highest level up to `isa`, for CK_F32 or CK_F64. */
+/* The best kernel that level `isa` has, for CK_F32 or CK_F64. */
 const ck_dot_kernel *ck_dot_kernel_for(ck_type arithmetic, ck_isa isa);
 
 /* As ck_loader and ck_storer for the kernel's arithmetic, with the instructions of its level. */
 ck_load_fn ck_loader_for(const ck_array *array, const ck_dot_kernel *kernel);
 ck_store_fn ck_storer_for(const ck_array *array, const ck_dot_kernel *kernel);
 
-/* The highest level that is built in, that the CPU has and whose registers the operating system saves. */
+/* The best level that runs. */
 ck_isa ck_best_isa(void);
 
 const char *ck_isa_name(ck_isa isa);

@@ -1,0 +1,446 @@
+#include "int8_image.h"
+#include "product.h"
+
+#include <string.h>
+
+typedef struct {
+    int64_t image0, images, row0, rows, col0, cols; /* of the result */
+    int64_t group, panel0, panels;
+} tile;
+
+/* Pixels whose sums are finished together, while they are in the first-level cache: enough that one call's latency hides
+ * behind another's work. */
+enum { PIECE_BYTES = 4096 };
+
+static int64_t piece_of(const ck_int8 *d, ck_form form)
+{
+    const int64_t rows = d->kernel->rows[form];
+    return rows * ck_max(1, PIECE_BYTES / (rows * d->kernel->columns * 4));
+}
+
+static int64_t panels_of(const ck_int8 *d) { return ck_ceil_div(d->out_channels, d->kernel->columns); }
+
+int64_t ck_int8_units(const ck_int8 *d)
+{
+    return d->groups * ck_ceil_div(d->images, d->image_block) * ck_ceil_div(d->window.out_height, d->row_block) *
+           ck_ceil_div(d->window.out_width, d->col_block) * ck_ceil_div(panels_of(d), d->panel_block);
+}
+
+static void least_and_most(const int64_t *at, int64_t taps, int64_t *least, int64_t *most)
+{
+    *least = *most = at[0];
+    for (int64_t i = 1; i < taps; i++) {
+        *least = ck_min(*least, at[i]);
+        *most = ck_max(*most, at[i]);
+    }
+}
+
+void ck_int8_place_steps(const ck_int8 *d, ck_form form, int64_t *at)
+{
+    const ck_window *w = &d->window;
+    const int64_t size = ck_form_size(form);
+    int64_t row0, col0, most;
+    least_and_most(w->row_at, w->rows, &row0, &most);
+    least_and_most(w->col_at, w->cols, &col0, &most);
+    for (const ck_int8_run *run = d->runs; run < d->runs + d->run_count; run++) {
+        const int64_t start =
+            ((w->row_at[run->row_tap] - row0) * d->row_pitch + (w->col_at[run->col_tap] - col0) * d->pitch) * size;
+        for (int64_t term = 0; term < run->count; term += ck_form_unit(form))
+            *at++ = start + term * size;
+    }
+}
+
+static void cut(int64_t *unit, int64_t total, int64_t block, int64_t *start, int64_t *count)
+{
+    int64_t blocks = ck_ceil_div(total, block);
+    *start = *unit % blocks * block;
+    *count = ck_min(block, total - *start);
+    *unit /= blocks;
+}
+
+static tile tile_of(const ck_int8 *d, int64_t unit)
+{
+    tile t;
+    cut(&unit, panels_of(d), d->panel_block, &t.panel0, &t.panels);
+    cut(&unit, d->window.out_width, d->col_block, &t.col0, &t.cols);
+    cut(&unit, d->window.out_height, d->row_block, &t.row0, &t.rows);
+    cut(&unit, d->images, d->image_block, &t.image0, &t.images);
+    t.group = unit;
+    return t;
+}
+
+/* The pixels that a tile reaches, padding included; rows and columns count from the image's first. */
+typedef struct {
+    int64_t row0, rows, col0, cols, image_pitch;
+} reach;
+
+static reach reach_of(const ck_int8 *d, const tile *t)
+{
+    const ck_window *w = &d->window;
+    int64_t low, high, left, right;
+    least_and_most(w->row_at, w->rows, &low, &high);
+    least_and_most(w->col_at, w->cols, &left, &right);
+    reach r = {t->row0 * w->row_step + low, (t->rows - 1) * w->row_step + high - low + 1,
+               t->col0 * w->col_step + left, (t->cols - 1) * w->col_step + right - left + 1, 0};
+    r.image_pitch = r.rows * d->row_pitch;
+    return r;
+}
+
+static void fill(ck_form form, uint8_t flip, int64_t value, char *to, int64_t n)
+{
+    if (form == CK_BYTES) {
+        memset(to, (uint8_t)value ^ flip, (size_t)n);
+    } else {
+        int16_t word = (int16_t)value;
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * 2, &word, sizeof word);
+    }
+}
+
+/* Whether any byte is 128 or more. */
+static bool any_large(const char *bytes, int64_t n)
+{
+    uint8_t all = 0;
+    for (int64_t i = 0; i < n; i++)
+        all |= (uint8_t)bytes[i];
+    return all & 0x80;
+}
+
+/* Lays the tile's pixels down.  With `only_small`, stops and returns false when a byte is 128 or more. */
+static bool stage(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip, bool only_small, char *to)
+{
+    const ck_window *w = &d->window;
+    const int64_t size = ck_form_size(form), row_elements = r->cols * d->pitch;
+    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0)), right = ck_max(left, ck_min(r->cols, w->width - r->col0));
+    for (int64_t n = 0; n < t->images; n++)
+        for (int64_t i = 0; i < r->rows; i++) {
+            char *row = to + (n * r->image_pitch + i * d->row_pitch) * size;
+            const int64_t y = r->row0 + i;
+            if (y < 0 || y >= w->height || left == right) {
+                fill(form, flip, d->input_zero_point, row, row_elements);
+            } else {
+                fill(form, flip, d->input_zero_point, row, left * d->pitch);
+                fill(form, flip, d->input_zero_point, row + right * d->pitch * size, (r->cols - right) * d->pitch);
+                ck_int8_load(d->kernel, &d->image, form, flip,
+                             (t->image0 + n) * d->image.stride[0] + y * d->image.stride[1] +
+                                 (r->col0 + left) * d->image.stride[2],
+                             t->group * d->in_channels, d->in_channels, right - left, row + left * d->pitch * size,
+                             d->pitch);
+            }
+            if (only_small && any_large(row, row_elements))
+                return false;
+        }
+    /* The last unit may reach beyond the last pixel. */
+    memset(to + t->images * r->image_pitch * size, 0, CK_UNIT_BYTES);
+    return true;
+}
+
+/* How pixels were laid down. */
+typedef struct {
+    ck_form form;
+    uint8_t flip;
+} laid;
+
+/* Whether bytes multiply exactly in a panel, whatever the pixels. */
+static bool is_narrow(const ck_int8 *d, int64_t group, int64_t panel)
+{
+    return !d->kernel->pairs_saturate ||
+           ((const int32_t *)(d->packed + d->peaks_at))[group * panels_of(d) + panel] <= CK_NARROW_PAIR;
+}
+
+/* Lays pixels down for panels of one kind: bytes if they give exact sums, else words. */
+static laid lay_down(const ck_int8 *d, const tile *t, const reach *r, bool narrow, char *to)
+{
+    const laid bytes = {CK_BYTES, d->image.type == CK_I8 ? 0x80 : 0}, small = {CK_BYTES, 0}, words = {CK_WORDS, 0};
+    if (narrow) {
+        stage(d, t, r, CK_BYTES, bytes.flip, false, to);
+        return bytes;
+    }
+    if (stage(d, t, r, CK_BYTES, 0, true, to))
+        return small;
+    stage(d, t, r, CK_WORDS, 0, false, to);
+    return words;
+}
+
+/* What the epilogue takes from arrays, for the columns of one panel; and what one tap row's weights add up to there. */
+typedef struct {
+    int32_t correction[CK_INT8_MOST_COLUMNS];
+    float scale[CK_INT8_MOST_COLUMNS], bias[CK_INT8_MOST_COLUMNS];
+} factors;
+
+static const int32_t *sums_of(const ck_int8 *d, int64_t group, int64_t panel)
+{
+    return (const int32_t *)(d->packed + d->sums_at) +
+           (group * panels_of(d) + panel) * d->window.rows * d->kernel->columns;
+}
+
+/* What pixels are larger by than they should be: their zero point, and 128 if they were shifted. */
+static uint32_t excess_of(const ck_int8 *d, uint8_t flip) { return (uint32_t)(d->input_zero_point + flip); }
+
+static void gather_factors(const ck_int8 *d, int64_t group, int64_t panel, uint8_t flip, factors *to)
+{
+    const int64_t columns = d->kernel->columns, n = ck_min(columns, d->out_channels - panel * columns);
+    const int64_t first = group * d->out_channels + panel * columns;
+    const int32_t *sums = sums_of(d, group, panel);
+    memset(to, 0, sizeof *to);
+    for (int64_t j = 0; j < n; j++) {
+        uint32_t total = 0;
+        for (int64_t a = 0; a < d->window.rows; a++)
+            total += (uint32_t)sums[a * columns + j];
+        to->correction[j] = (int32_t)((d->integer_bias ? (uint32_t)d->integer_bias[first + j] : 0u) -
+                                      excess_of(d, flip) * total);
+        to->scale[j] = d->scale ? d->scale[d->scale_per_channel ? first + j : 0] : 0.0f;
+        to->bias[j] = d->bias ? d->bias[first + j] : -0.0f;
+    }
+}
+
+/* Tap rows first .. end - 1 are those that meet a row of the image; the others are left out, unless that is all. */
+typedef struct {
+    int64_t first, end;
+} tap_rows;
+
+static tap_rows tap_rows_of(const ck_int8 *d, int64_t y)
+{
+    const ck_window *w = &d->window;
+    tap_rows taps = {0, w->rows};
+    while (taps.first < taps.end && y * w->row_step + w->row_at[taps.first] < 0)
+        taps.first++;
+    while (taps.end > taps.first && y * w->row_step + w->row_at[taps.end - 1] >= w->height)
+        taps.end--;
+    return taps.first < taps.end ? taps : (tap_rows){0, w->rows};
+}
+
+/* Gives back what was taken off for the tap rows left out. */
+static void correct(const ck_int8 *d, int64_t group, int64_t panel, uint8_t flip, tap_rows taps, int32_t *correction)
+{
+    const int32_t *sums = sums_of(d, group, panel);
+    for (int64_t a = 0; a < d->window.rows; a++)
+        if (a < taps.first || a >= taps.end)
+            for (int64_t j = 0; j < d->kernel->columns; j++)
+                correction[j] = (int32_t)((uint32_t)correction[j] +
+                                          excess_of(d, flip) * (uint32_t)sums[a * d->kernel->columns + j]);
+}
+
+/* Parts of a participant's scratch. */
+typedef struct {
+    char *pixels, *side, *out;
+    int32_t *sums;
+    factors *factors;
+} parts;
+
+typedef struct {
+    const ck_int8 *d;
+    const tile *t;
+    const reach *r;
+    laid how;
+    const parts *scratch;
+} task;
+
+/* `count` pixels of a row of the tile, from column `col` on. */
+typedef struct {
+    int64_t image, row, col, count;
+    tap_rows taps;
+} piece;
+
+static int64_t size_of(ck_type type) { return type == CK_I8 || type == CK_U8 ? 1 : 4; }
+
+static int64_t place_in(const ck_int8_image *image, const tile *t, const piece *p)
+{
+    return (t->image0 + p->image) * image->stride[0] + (t->row0 + p->row) * image->stride[1] +
+           (t->col0 + p->col) * image->stride[2];
+}
+
+/* Stores the results of one panel. */
+static void finish_piece(const task *k, const piece *p, int64_t panel, const int32_t *sums)
+{
+    const ck_int8 *d = k->d;
+    const int64_t columns = d->kernel->columns, first = panel * columns, c0 = k->t->group * d->out_channels + first;
+    const int64_t channels = ck_min(columns, d->out_channels - first), at = place_in(&d->out, k->t, p);
+    const factors *f = &k->scratch->factors[panel - k->t->panel0];
+    ck_int8_epilogue epilogue = {
+        .out = d->out.type, .side = d->side.type, .correction = f->correction, .scale = f->scale, .bias = f->bias,
+        .side_scale = d->side_scale, .low = d->low, .high = d->high, .zero_point = d->output_zero_point,
+        .relu = d->relu,
+    };
+    int32_t correction[CK_INT8_MOST_COLUMNS];
+    if (p->taps.end - p->taps.first < d->window.rows) {
+        memcpy(correction, f->correction, sizeof correction);
+        correct(d, k->t->group, panel, k->how.flip, p->taps, correction);
+        epilogue.correction = correction;
+    }
+    const char *side = k->scratch->side;
+    int64_t side_step = 0;
+    if (d->side.type != CK_TYPES) {
+        const int64_t side_at = place_in(&d->side, k->t, p);
+        if (ck_int8_in_place(&d->side)) {
+            side = ck_channel(&d->side, c0) + side_at;
+            side_step = d->side.stride[2];
+        } else {
+            ck_int8_load_side(d->kernel, &d->side, side_at, c0, channels, p->count, k->scratch->side, columns);
+            side_step = columns * size_of(d->side.type);
+        }
+    }
+    if (ck_int8_in_place(&d->out)) {
+        d->kernel->finish(p->count, channels, sums, &epilogue, side, side_step, (char *)ck_channel(&d->out, c0) + at,
+                          d->out.stride[2]);
+        return;
+    }
+    d->kernel->finish(p->count, channels, sums, &epilogue, side, side_step, k->scratch->out,
+                      columns * size_of(d->out.type));
+    ck_int8_store(d->kernel, &d->out, at, c0, channels, p->count, k->scratch->out, columns);
+}
+
+/* Adds the steps of a block that the piece's taps have to its sums.  Register tiles take equal parts of the piece, since
+ * the time of a part is not far from proportional to its pixels. */
+static void sum_piece(const task *k, const piece *p, int64_t panel, int64_t first, int64_t end, int32_t *sums)
+{
+    const ck_int8 *d = k->d;
+    const ck_form form = k->how.form;
+    const ck_int8_form *f = &d->form[form];
+    const int64_t columns = d->kernel->columns, size = ck_form_size(form), per_tap_row = f->steps / d->window.rows;
+    const int64_t begin = p->taps.first * per_tap_row, from = ck_max(first, begin);
+    const int64_t steps = ck_min(end, p->taps.end * per_tap_row) - from;
+    if (steps <= 0)
+        return;
+    const char *weights =
+        d->packed + f->packed_at +
+        ((k->t->group * panels_of(d) + panel) * f->steps + from) * columns * CK_UNIT_BYTES;
+    const int64_t step = d->window.col_step * d->pitch * size;
+    const char *pixels = k->scratch->pixels + p->col * step +
+                         (p->image * k->r->image_pitch + p->row * d->window.row_step * d->row_pitch) * size;
+    const int64_t tiles = ck_ceil_div(p->count, d->kernel->rows[form]);
+    for (int64_t i = 0, j = 0; i < tiles; i++) {
+        const int64_t n = p->count / tiles + (i < p->count % tiles);
+        d->kernel->dot[form](n, pixels + j * step, step, f->at + from, steps, weights, sums + j * columns,
+                             from > begin);
+        j += n;
+    }
+}
+
+static bool is_wanted(const task *k, int64_t panel, bool narrow)
+{
+    return is_narrow(k->d, k->t->group, panel) == narrow;
+}
+
+typedef void (*piece_fn)(const task *k, const piece *p, void *ctx);
+
+static void each_piece(const task *k, piece_fn fn, void *ctx)
+{
+    const int64_t most = piece_of(k->d, k->how.form);
+    for (int64_t n = 0; n < k->t->images; n++)
+        for (int64_t i = 0; i < k->t->rows; i++)
+            for (int64_t j = 0; j < k->t->cols; j += most) {
+                const piece p = {n, i, j, ck_min(most, k->t->cols - j), tap_rows_of(k->d, k->t->row0 + i)};
+                fn(k, &p, ctx);
+            }
+}
+
+/* All panels of a piece, so that its results are written together. */
+static void run_piece(const task *k, const piece *p, void *narrow)
+{
+    for (int64_t panel = k->t->panel0; panel < k->t->panel0 + k->t->panels; panel++)
+        if (is_wanted(k, panel, *(bool *)narrow)) {
+            sum_piece(k, p, panel, 0, k->d->form[k->how.form].steps, k->scratch->sums);
+            finish_piece(k, p, panel, k->scratch->sums);
+        }
+}
+
+static bool in_blocks(const task *k)
+{
+    const ck_int8_form *f = &k->d->form[k->how.form];
+    return f->steps > f->block_steps;
+}
+
+/* A block of steps of one panel, which stays in the first-level cache while all pieces pass. */
+typedef struct {
+    int64_t panel, first, end;
+} block;
+
+static void run_block(const task *k, const piece *p, void *ctx)
+{
+    const block *b = ctx;
+    int32_t *sums = k->scratch->sums;
+    if (in_blocks(k))
+        sums += ((p->image * k->t->rows + p->row) * k->t->cols + p->col) * k->d->kernel->columns;
+    sum_piece(k, p, b->panel, b->first, b->end, sums);
+    if (b->end == k->d->form[k->how.form].steps)
+        finish_piece(k, p, b->panel, sums);
+}
+
+static void run_panels(const task *k, bool narrow)
+{
+    const ck_int8_form *f = &k->d->form[k->how.form];
+    /* Planes are written one after the other: a piece of each would be more streams than a cache follows. */
+    if (!in_blocks(k) && ck_int8_in_place(&k->d->out)) {
+        each_piece(k, run_piece, &narrow);
+        return;
+    }
+    for (int64_t panel = k->t->panel0; panel < k->t->panel0 + k->t->panels; panel++)
+        for (int64_t first = 0; first < f->steps && is_wanted(k, panel, narrow); first += f->block_steps) {
+            block b = {panel, first, ck_min(f->steps, first + f->block_steps)};
+            each_piece(k, run_block, &b);
+        }
+}
+
+static bool fits(const ck_int8 *d, const tile *t, const reach *r)
+{
+    const int64_t columns = d->kernel->columns, size = d->kernel->pairs_saturate ? 2 : 1;
+    int64_t most = 0;
+    for (int form = CK_BYTES; form < CK_FORMS; form++) {
+        const ck_int8_form *f = &d->form[form];
+        const int64_t count = f->steps ? ck_min(t->cols, piece_of(d, (ck_form)form)) : 0;
+        const int64_t kept = f->steps > f->block_steps ? t->images * t->rows * t->cols : count;
+        if (kept * columns * 4 > d->sums_bytes)
+            return false;
+        most = ck_max(most, count);
+    }
+    return t->images * r->image_pitch * size + CK_UNIT_BYTES <= d->stage_bytes && r->cols * d->pitch <= d->row_pitch &&
+           t->panels * (int64_t)sizeof(factors) <= d->factor_bytes &&
+           (d->side.type == CK_TYPES || ck_int8_in_place(&d->side) ||
+            most * columns * size_of(d->side.type) <= d->side_bytes) &&
+           (ck_int8_in_place(&d->out) || most * columns * size_of(d->out.type) <= d->out_bytes);
+}
+
+static void run_unit(void *ctx, int64_t unit, ck_worker *worker)
+{
+    const ck_int8 *d = ctx;
+    const tile t = tile_of(d, unit);
+    const reach r = reach_of(d, &t);
+    char *start = ck_worker_scratch(worker), *sums = start + d->stage_bytes, *side = sums + d->sums_bytes;
+    char *out = side + d->side_bytes;
+    const parts scratch = {start, side, out, (int32_t *)sums, (factors *)(out + d->out_bytes)};
+    if (!fits(d, &t, &r)) {
+        ck_worker_fail(worker, CK_BAD_PLAN);
+        return;
+    }
+    for (int narrow = 1; narrow >= 0; narrow--) {
+        int64_t wanted = 0;
+        for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++)
+            wanted += is_narrow(d, t.group, panel) == (bool)narrow;
+        if (wanted == 0)
+            continue;
+        if (ck_worker_stop(worker))
+            return;
+        const task k = {d, &t, &r, lay_down(d, &t, &r, narrow, scratch.pixels), &scratch};
+        for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++)
+            if (is_wanted(&k, panel, narrow))
+                gather_factors(d, t.group, panel, k.how.flip, &scratch.factors[panel - t.panel0]);
+        run_panels(&k, narrow);
+    }
+}
+
+int ck_int8_run_packed(const ck_int8 *d, const ck_job *limits)
+{
+    ck_job job = *limits;
+    job.ctx = (void *)d;
+    job.fn = run_unit;
+    job.chunks = d->units;
+    job.scratch_bytes = (size_t)(d->stage_bytes + d->sums_bytes + d->side_bytes + d->out_bytes + d->factor_bytes);
+    return ck_pool_run(&job);
+}
+
+int ck_int8_run_all(const ck_int8 *d, const ck_job *limits)
+{
+    int code = ck_int8_pack(d, limits);
+    return code == CK_OK ? ck_int8_run_packed(d, limits) : code;
+}

@@ -1,0 +1,81 @@
+/* Vectors of int8 kernels with AVX2 and FMA: 16 registers of 32 bytes.  12 sums, 2 of the filter, a pixel and a product fill
+ * them; ones are read from memory. */
+#ifndef CK_INT8_AVX2_H
+#define CK_INT8_AVX2_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VECTOR_LANES 8
+
+typedef __m256i i32_vector;
+typedef __m256 f32_vector;
+
+static inline i32_vector i32_zero(void) { return _mm256_setzero_si256(); }
+static inline i32_vector i32_load(const void *from) { return _mm256_loadu_si256((const __m256i *)from); }
+static inline void i32_store(void *to, i32_vector v) { _mm256_storeu_si256((__m256i *)to, v); }
+static inline i32_vector i32_add(i32_vector a, i32_vector b) { return _mm256_add_epi32(a, b); }
+static inline i32_vector i32_all(int32_t value) { return _mm256_set1_epi32(value); }
+static inline i32_vector i32_unit(const void *from)
+{
+    int32_t unit;
+    memcpy(&unit, from, sizeof unit);
+    return _mm256_set1_epi32(unit);
+}
+static inline i32_vector words_dot(i32_vector sum, i32_vector pixel, i32_vector filter)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pixel, filter));
+}
+/* Right where no pair of products leaves 16 bits. */
+static inline i32_vector pairs_dot(i32_vector sum, i32_vector pixel, i32_vector filter)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(pixel, filter), _mm256_set1_epi16(1)));
+}
+
+static inline f32_vector f32_load(const void *from) { return _mm256_loadu_ps(from); }
+static inline void f32_store(void *to, f32_vector v) { _mm256_storeu_ps(to, v); }
+static inline f32_vector f32_all(float value) { return _mm256_set1_ps(value); }
+static inline f32_vector f32_of_i32(i32_vector v) { return _mm256_cvtepi32_ps(v); }
+static inline f32_vector f32_multiply(f32_vector a, f32_vector b) { return _mm256_mul_ps(a, b); }
+static inline f32_vector f32_add(f32_vector a, f32_vector b) { return _mm256_add_ps(a, b); }
+static inline f32_vector f32_fma(f32_vector a, f32_vector b, f32_vector c) { return _mm256_fmadd_ps(a, b, c); }
+static inline f32_vector f32_of_i8(const void *from)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+static inline f32_vector f32_of_u8(const void *from)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+}
+/* A NaN stays, as the second operand of max; -0 becomes 0. */
+static inline f32_vector f32_relu(f32_vector v)
+{
+    f32_vector zero = _mm256_setzero_ps();
+    return _mm256_add_ps(_mm256_max_ps(zero, v), zero);
+}
+/* 0 for a NaN. */
+static inline f32_vector f32_number(f32_vector v) { return _mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q)); }
+/* Within low and high, to the nearest even integer. */
+static inline i32_vector i32_of_f32(f32_vector v, f32_vector low, f32_vector high)
+{
+    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(v, low), high));
+}
+/* Two rows of two vectors as bytes, which their elements fit. */
+static inline void bytes_store_pair(bool is_signed, void *to0, void *to1, const i32_vector *row0,
+                                    const i32_vector *row1)
+{
+    __m256i words0 = _mm256_packs_epi32(row0[0], row0[1]), words1 = _mm256_packs_epi32(row1[0], row1[1]);
+    __m256i bytes = is_signed ? _mm256_packs_epi16(words0, words1) : _mm256_packus_epi16(words0, words1);
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm_storeu_si128((__m128i *)to0, _mm256_castsi256_si128(bytes));
+    _mm_storeu_si128((__m128i *)to1, _mm256_extracti128_si256(bytes, 1));
+}
+static inline void bytes_store(bool is_signed, void *to, const i32_vector *row)
+{
+    char unused[16];
+    bytes_store_pair(is_signed, to, unused, row, row);
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* The micro-kernels of int8 convolutions: one table feeds dispatch, tests and benchmarks.
+ *
+ * Pixels and filter meet in units of four bytes: a unit holds UNIT terms of one pixel, in one of two forms.
+ *   bytes: four unsigned pixels against four signed weights.
+ *   words: two pixels and two weights, each widened to 16 bits.
+ * Sums are of 32 bits and wrap; what the true sum fits in comes out exactly.
+ */
+#ifndef CK_INT8_KERNELS_H
+#define CK_INT8_KERNELS_H
+
+#include "kernels.h"
+
+typedef enum { CK_BYTES, CK_WORDS, CK_FORMS } ck_form;
+
+enum { CK_UNIT_BYTES = 4, CK_INT8_MOST_COLUMNS = 32, CK_INT8_MOST_ROWS = 14 };
+
+/* Two weights of the same sign may add up to this much if all bytes are to multiply exactly in pairs of 16 bits; bytes
+ * below 128 always do. */
+enum { CK_NARROW_PAIR = 128 };
+
+static inline int64_t ck_form_size(ck_form form) { return form == CK_WORDS ? 2 : 1; }
+static inline int64_t ck_form_unit(ck_form form) { return CK_UNIT_BYTES / ck_form_size(form); }
+
+/* c[i][j] = sum over the steps s of the unit at a + i * a_step + at[s] times filter unit (s, j), plus what c holds if
+ * `add`.  a_step and at are in bytes; b is dense, [step][columns]; c is dense, [row][columns].  The caller guarantees
+ * 1 <= rows <= the form's rows; no alignment is needed; c must not overlap a or b. */
+typedef void (*ck_int8_dot_fn)(int64_t rows, const void *a, int64_t a_step, const int64_t *at, int64_t steps,
+                               const void *b, int32_t *c, bool add);
+
+/* What becomes of a sum, for the columns of one panel; every array has as many elements as the kernel has columns. */
+typedef struct {
+    ck_type out;             /* CK_I32: the sum and `correction`, nothing else; CK_I8, CK_U8, CK_F32 */
+    ck_type side;            /* CK_I8, CK_U8 or CK_F32; CK_TYPES where there is none */
+    const int32_t *correction;
+    const float *scale;
+    const float *bias;       /* -0.0 where there is none, which added to anything leaves it as it is */
+    float side_scale;
+    float low, high;         /* of an integer result, less its zero point; whole numbers */
+    int32_t zero_point;
+    bool relu;               /* of a float32 result */
+} ck_int8_epilogue;
+
+/* Stores `count` channels, at most the kernel's columns, of each row; rows of sums are dense, of the others `step` bytes
+ * apart.  Elements are neighbours and native; not a byte beyond `count` elements of side is read, or of out written. */
+typedef void (*ck_int8_finish_fn)(int64_t rows, int64_t count, const int32_t *sums, const ck_int8_epilogue *epilogue,
+                                  const void *side, int64_t side_step, void *out, int64_t out_step);
+
+/* Lays n pixels' channels down as the form wants them: bytes with `flip` added modulo 256, words widened from signed or
+ * unsigned bytes. */
+typedef void (*ck_int8_spread_fn)(ck_form form, bool is_signed, uint8_t flip, void *to, const void *from, int64_t n);
+
+/* The same for `lines` x `n` bytes, line i's byte j coming from from + i * from_line + j and going to element
+ * j * to_step + i. */
+typedef void (*ck_int8_weave_fn)(ck_form form, bool is_signed, uint8_t flip, void *to, int64_t to_step,
+                                 const void *from, int64_t from_line, int64_t lines, int64_t n);
+
+typedef struct {
+    const char *name; /* int8_<rows of bytes>x<rows of words>x<vectors of columns>v_<isa> */
+    ck_isa isa;
+    int64_t columns;
+    bool pairs_saturate; /* dot[CK_BYTES] is right only where no pair of products leaves 16 bits */
+    int64_t rows[CK_FORMS];
+    ck_int8_dot_fn dot[CK_FORMS]; /* NULL for words where bytes are always right */
+    ck_int8_finish_fn finish;
+    ck_int8_spread_fn spread;
+    ck_int8_weave_fn weave;
+} ck_int8_kernel;
+
+/* All that are built in, NULL at the end. */
+extern const ck_int8_kernel *const ck_int8_kernels[];
+
+/* The best of those that level `isa` has. */
+const ck_int8_kernel *ck_int8_kernel_for(ck_isa isa);
+
+#endif

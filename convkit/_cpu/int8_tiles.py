@@ -1,0 +1,287 @@
+"""How int8 convolutions are cut into tiles: pure arithmetic, as in `plan`."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from .._arrays import Operand
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
+from . import plan
+from .isa import Int8Tile, int8_tile_for
+from .layouts import settle_strides
+from .machine import Machine
+from .plan import TILES, Window
+
+# Bytes of a filter's panel that stay in the first-level cache while all pixels of a tile pass, beside the pixels
+# themselves; half of the smallest such cache there is.
+PANEL_BYTES = 16 * 2**10
+# A tile's pixels take this part of the second-level cache, beside the panels that stream through it.  On an AMD EPYC
+# Milan (512 KiB), a quarter to the whole gave the same speed within 3 %.
+CACHE_PARTS = 2
+# Below this a tile is not cut further to get more of them: some 20 microseconds.
+LEAST_TILE_OPERATIONS = 4e6
+# Pixels at a distance of a multiple of this fall into few sets of the first-level cache; then they are laid PITCH
+# elements further apart.
+CONFLICT_ELEMENTS = 1024
+PITCH = 32
+UNIT_BYTES = 4
+# Bytes of a pixel's channel in each form: as a byte, and widened.
+FORM_SIZES = (1, 2)
+# As PIECE_BYTES in int8.c.
+PIECE_BYTES = 4096
+# As the size of `factors` in int8.c.
+FACTOR_BYTES = 3 * 4 * 32
+# The most that a register tile reads beyond the last pixel.
+SLACK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """As `ck_int8_image` in int8.h: where channels in blocks of four lie."""
+
+    strides: tuple[int, int, int]
+    block: int
+    lane: int
+    dtype: str
+    native: bool
+
+    @classmethod
+    def of(cls, operand: Operand) -> Channels:
+        """Describe an image of four axes, or of five in the packed formats."""
+        *strides, lane = settle_strides(operand).strides
+        block = strides.pop() if len(strides) == 4 else 4 * lane
+        n, h, w = strides
+        return cls((n, h, w), block, lane, operand.dtype, operand.native)
+
+    @property
+    def in_place(self) -> bool:
+        """As `ck_int8_in_place` in int8_image.h."""
+        size = 1 if self.dtype in ("int8", "uint8") else 4
+        return self.block == 4 * self.lane and self.lane == size and (size == 1 or self.native)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """As `ck_int8_form` in int8.h."""
+
+    steps: int
+    block_steps: int
+    packed_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Spec:
+    """As `ck_int8` in int8.h; `image_at` is the bytes from an image to the first pixel of what the window sees."""
+
+    isa: str
+    window: Window
+    image: Channels
+    image_at: int
+    side: Channels | None
+    out: Channels
+    filter_strides: tuple[int, int]
+    filter_block: int
+    filter_lane: int
+    filter_out: int
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    tile: tuple[int, int, int, int]
+    pitch: int
+    row_pitch: int
+    runs: tuple[tuple[int, int, int], ...]
+    forms: tuple[Form, ...]
+    sums_at: int
+    peaks_at: int
+    scratch: tuple[int, int, int, int, int]
+    shared_bytes: int
+
+
+def int8_spec(
+    g: ConvGeometry, image: Operand, filter: Operand, side: Operand | None, out: Operand, limit: int, machine: Machine
+) -> Int8Spec:
+    """Plan a convolution of int8 or uint8 pixels with int8 weights."""
+    register = int8_tile_for(machine.isa)
+    *strides, filter_out = settle_strides(filter).strides
+    s_a, s_b, *rest = strides
+    block, lane = rest if len(rest) == 2 else (4 * rest[0], rest[0])
+    taps = g.filter_size[0] * g.filter_size[1]
+    draft = Int8Spec(
+        isa=register.isa,
+        window=plan.forward_window(g),
+        image=Channels.of(image),
+        image_at=0,
+        side=None if side is None else Channels.of(side),
+        out=Channels.of(out),
+        filter_strides=(s_a, s_b),
+        filter_block=block,
+        filter_lane=lane,
+        filter_out=filter_out,
+        images=g.batch,
+        groups=g.groups,
+        in_channels=g.group_in,
+        out_channels=g.group_out,
+        tile=(1, 1, 1, 1),
+        pitch=g.group_in + (PITCH if taps == 1 and g.group_in % CONFLICT_ELEMENTS == 0 else 0),
+        row_pitch=0,
+        runs=(),
+        forms=(),
+        sums_at=0,
+        peaks_at=0,
+        scratch=(0, 0, 0, 0, 0),
+        shared_bytes=0,
+    )
+    return _fit(_in_one_line(_without_gaps(draft)), register, limit, machine)
+
+
+def _without_gaps(spec: Int8Spec) -> Int8Spec:
+    """Leave out the pixels that no tap meets, along the axes that have one tap only and no padding."""
+    w, image, start = spec.window, spec.image, spec.image_at
+    size, steps, at, strides = list(w.size), list(w.steps), [w.row_at, w.col_at], list(image.strides)
+    for axis in (0, 1):
+        first, count = at[axis][0], w.out_size[axis]
+        if len(at[axis]) == 1 and first >= 0 and (count - 1) * steps[axis] + first < size[axis]:
+            start += first * strides[axis + 1]
+            strides[axis + 1] *= steps[axis]
+            size[axis], steps[axis], at[axis] = count, 1, (0,)
+    window = Window((size[0], size[1]), w.out_size, (steps[0], steps[1]), at[0], at[1])
+    n, h, width = strides
+    return replace(spec, window=window, image=replace(image, strides=(n, h, width)), image_at=start)
+
+
+def _in_one_line(spec: Int8Spec) -> Int8Spec:
+    """Take rows, and images, as one long row where a single tap meets every pixel and all arrays allow it."""
+    w = spec.window
+    if w.taps > 1 or w.size != w.out_size or w.steps != (1, 1) or w.row_at != (0,) or w.col_at != (0,):
+        return spec
+    arrays = {"image": spec.image, "out": spec.out} | ({} if spec.side is None else {"side": spec.side})
+    rows, columns = w.size
+    images = spec.images
+    if rows > 1 and all(a.strides[1] == columns * a.strides[2] for a in arrays.values()):
+        rows, columns = 1, rows * columns
+    if rows == 1 and images > 1 and all(a.strides[0] == columns * a.strides[2] for a in arrays.values()):
+        images, columns = 1, images * columns
+    window = Window((rows, columns), (rows, columns), (1, 1), (0,), (0,))
+    return replace(spec, window=window, images=images)
+
+
+def _fit(draft: Int8Spec, register: Int8Tile, limit: int, machine: Machine) -> Int8Spec:
+    panels = -(-draft.out_channels // register.columns)
+    runs = _runs(draft)
+    draft, packed = _place_packed(replace(draft, runs=runs), register, panels)
+    tile = _tile(draft, panels, register, machine)
+    while True:
+        scratch = _scratch(draft, tile, register)
+        if packed + sum(scratch) <= limit:
+            break
+        images, rows, columns, panel_block = tile
+        if images > 1:
+            tile = (-(-images // 2), rows, columns, panel_block)
+        elif rows > 1:
+            tile = (1, -(-rows // 2), columns, panel_block)
+        elif columns > 1:
+            tile = (1, 1, -(-columns // 2), panel_block)
+        elif panel_block > 1:
+            tile = (1, 1, 1, -(-panel_block // 2))
+        else:
+            raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+    row_pitch = _reach(draft.window, *tile[1:3])[1] * draft.pitch
+    return replace(draft, tile=tile, row_pitch=row_pitch, scratch=scratch, shared_bytes=packed)
+
+
+def _runs(spec: Int8Spec) -> tuple[tuple[int, int, int], ...]:
+    """Return (tap row, tap column, terms) of what lies in one line: a row of neighbouring taps, or a tap."""
+    cols = spec.window.col_at
+    neighbours = spec.pitch == spec.in_channels and all(b - a == 1 for a, b in itertools.pairwise(cols))
+    taps = 1 if neighbours else len(cols)
+    terms = spec.in_channels * len(cols) // taps
+    return tuple((row, col, terms) for row in range(len(spec.window.row_at)) for col in range(taps))
+
+
+def _place_packed(spec: Int8Spec, register: Int8Tile, panels: int) -> tuple[Int8Spec, int]:
+    """Return the specification with the places of what is packed, and the bytes of it all."""
+    forms, at = [], 0
+    units = spec.groups * panels
+    for size in FORM_SIZES if register.pairs_saturate else FORM_SIZES[:1]:
+        steps = sum(-(-terms * size // UNIT_BYTES) for _, _, terms in spec.runs)
+        forms.append(Form(steps, plan.cut(steps, PANEL_BYTES // (register.columns * UNIT_BYTES)), at))
+        at += plan.aligned(units * steps * register.columns * UNIT_BYTES)
+    sums_at, peaks_at = at, at + plan.aligned(units * len(spec.window.row_at) * register.columns * 4)
+    total = peaks_at + (plan.aligned(units * 4) if register.pairs_saturate else 0)
+    return replace(spec, forms=tuple(forms), sums_at=sums_at, peaks_at=peaks_at), total
+
+
+def _reach(window: Window, rows: int, columns: int) -> tuple[int, int]:
+    """Return the rows and columns of the image that a block of output pixels reaches, padding included."""
+    high = (rows - 1) * window.steps[0] + max(window.row_at) - min(window.row_at) + 1
+    wide = (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
+    return high, wide
+
+
+def _piece(rows: int, columns: int) -> int:
+    """Return the pixels whose sums are finished together, as `piece_of` in int8.c."""
+    return rows * max(1, PIECE_BYTES // (rows * columns * 4))
+
+
+def _scratch(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile) -> tuple[int, int, int, int, int]:
+    """Return the bytes of a tile's pixels and sums, of side inputs and results of a piece, and of factors."""
+    images, rows, columns, panel_block = tile
+    high, wide = _reach(spec.window, rows, columns)
+    piece = min(columns, max(_piece(r, register.columns) for r in register.rows if r)) * register.columns
+    kept = piece
+    if any(form.steps > form.block_steps for form in spec.forms):
+        kept = images * rows * columns * register.columns
+
+    def dense(channels: Channels | None) -> int:
+        if channels is None or channels.in_place:
+            return 0
+        return plan.aligned(piece * (1 if channels.dtype in ("int8", "uint8") else 4))
+
+    staged = images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1)
+    return (
+        plan.aligned(staged + SLACK),
+        plan.aligned(kept * 4),
+        dense(spec.side),
+        dense(spec.out),
+        panel_block * FACTOR_BYTES,
+    )
+
+
+def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> tuple[int, int, int, int]:
+    """Return images, rows, columns and panels of a tile, by the cache and by how many tiles there are."""
+    w, cache = spec.window, machine.l2_bytes // CACHE_PARTS
+    rows, columns = w.out_size
+
+    def taken(images: int, high: int, wide: int) -> int:
+        return sum(_scratch(spec, (images, high, wide, 1), register))
+
+    while taken(1, rows, columns) > cache and rows > 1:
+        rows = -(-rows // 2)
+    while taken(1, rows, columns) > cache and columns > 4 * max(register.rows):
+        columns = -(-columns // 2)
+    rows, columns = plan.cut(w.out_size[0], rows), plan.cut(w.out_size[1], columns)
+    images = 1
+    if (rows, columns) == w.out_size:
+        images = max(1, min(spec.images, cache // taken(1, rows, columns)))
+    per_pixel = 2.0 * w.taps * spec.in_channels * register.columns
+    panel_block = panels
+
+    def tiles() -> int:
+        across = -(-w.out_size[0] // rows) * -(-w.out_size[1] // columns)
+        return -(-spec.images // images) * across * -(-panels // panel_block) * spec.groups
+
+    while tiles() < TILES and images * rows * columns * panel_block * per_pixel > LEAST_TILE_OPERATIONS:
+        if images > 1:
+            images = -(-images // 2)
+        elif rows * columns > 8 * max(register.rows) and rows > 1:
+            rows = -(-rows // 2)
+        elif columns > 16 * max(register.rows):
+            columns = -(-columns // 2)
+        elif panel_block > 1:
+            panel_block = -(-panel_block // 2)
+        else:
+            break
+    return images, rows, columns, panel_block
