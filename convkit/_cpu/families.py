@@ -333,15 +333,20 @@ LEAST_PRODUCT_FLOPS = 50_000
 LEAST_ACROSS = 4
 
 
+def _meets_no_pixel(problem: Problem) -> bool:
+    """Tell whether no tap of an input gradient meets a pixel, so that there is nothing to plan."""
+    return problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0
+
+
 class Direct(Implementation):
     """The project's own register tiles, walking over the image itself."""
 
     def objection(self, problem: Problem, machine: Any) -> str | None:
         if problem.empty:
             return None
+        if _meets_no_pixel(problem):
+            return None
         if problem.op == "conv2d_backprop_input":
-            if plan.count_phases(problem.geometry) == 0:
-                return None
             refusal = plan.phases_objection(problem.geometry)
             if refusal is not None:
                 return refusal
@@ -352,7 +357,7 @@ class Direct(Implementation):
         return None
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
-        if problem.empty:
+        if problem.empty or _meets_no_pixel(problem):
             return None
         g = problem.geometry
         width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
@@ -387,7 +392,7 @@ class Direct(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return EmptyPlan()
-        if problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0:
+        if _meets_no_pixel(problem):
             return ZeroPlan()
         spec = _direct_spec(problem, machine)
         if isinstance(spec, direct.DirectSpec):
