@@ -20,8 +20,13 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
     return name, {"sources": paths, "cflags": CFLAGS + flags, "obj_deps": {"": HEADERS}}
 
 
-CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
-DIRECT = ["padded.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
+def sources_of(level: str) -> list[str]:
+    """Return the kernels of one ISA level; a level need not have kernels of every kind."""
+    return [f"{kind}_{level}.c" for kind in ("dot", "dw", "pl") if (CSRC / f"{kind}_{level}.c").exists()]
+
+
+CORE = ["isa.c", "pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
+DIRECT = ["padded.c", "pairs.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -30,9 +35,9 @@ LEVELS = {"generic": []}
 if X86:
     LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+    LEVELS["avx512bf16"] = [*LEVELS["avx512"], "-mavx512bf16"]
 LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR, ["-DCK_WITH_X86"] if X86 else [])] + [
-    library(f"convkit_{level}", [f"dot_{level}.c", f"dw_{level}.c", f"pl_{level}.c"], flags)
-    for level, flags in LEVELS.items()
+    library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()
 ]
 
 

@@ -210,7 +210,7 @@ static void try_copy(const ck_depthwise_kernel *k, int64_t rows, int64_t n)
 
 static void each_position_and_lane_of_planes(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t positions = 1; positions <= 19; positions++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
                 for (int grid = 0; grid < 2; grid++)
@@ -219,7 +219,7 @@ static void each_position_and_lane_of_planes(void)
 
 static void each_position_and_lane_of_a_row(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t positions = 1; positions <= 27; positions++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
                 try_row(ck_depthwise_kernels[i], positions, lanes);
@@ -227,7 +227,7 @@ static void each_position_and_lane_of_a_row(void)
 
 static void each_position_and_lane_of_sums(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t positions = 1; positions <= 27; positions++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
                 try_sums(ck_depthwise_kernels[i], positions, lanes);
@@ -235,7 +235,7 @@ static void each_position_and_lane_of_sums(void)
 
 static void each_multiplier(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t times = 1; times <= 9; times++)
             for (int64_t count = 1; count <= 70; count++)
                 try_times(ck_depthwise_kernels[i], count, times);
@@ -243,7 +243,7 @@ static void each_multiplier(void)
 
 static void each_tap_and_lane_of_a_gradient(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t taps = 1; taps <= 20; taps++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
                 try_gradient(ck_depthwise_kernels[i], taps, lanes);
@@ -251,7 +251,7 @@ static void each_tap_and_lane_of_a_gradient(void)
 
 static void each_length_of_a_copy(void)
 {
-    for (int i = 0; ck_depthwise_kernels[i] && ck_depthwise_kernels[i]->isa <= ck_best_isa(); i++)
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t n = 1; n <= 70; n++)
             try_copy(ck_depthwise_kernels[i], between(1, 9), n);
 }

@@ -186,7 +186,7 @@ static void try_shuffles(const ck_planar_kernel *k, int64_t pixels, int64_t chan
 }
 
 #define EACH_KERNEL(k)                                                                                                 \
-    for (const ck_planar_kernel *const *at_ = ck_planar_kernels, *k = *at_; k && k->isa <= ck_best_isa(); k = *++at_)
+    for (const ck_planar_kernel *const *at_ = ck_planar_kernels, *k = *at_; k && ck_isa_runs(k->isa); k = *++at_)
 
 static void each_number_of_filters_and_columns_of_a_list(void)
 {

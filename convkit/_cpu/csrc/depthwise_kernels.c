@@ -20,7 +20,7 @@ const ck_depthwise_kernel *ck_depthwise_kernel_for(ck_type arithmetic, ck_isa is
 {
     const ck_depthwise_kernel *best = NULL;
     for (int i = 0; ck_depthwise_kernels[i]; i++)
-        if (ck_depthwise_kernels[i]->arithmetic == arithmetic && ck_depthwise_kernels[i]->isa <= isa)
+        if (ck_depthwise_kernels[i]->arithmetic == arithmetic && ck_isa_has(isa, ck_depthwise_kernels[i]->isa))
             best = ck_depthwise_kernels[i];
     return best;
 }

@@ -20,7 +20,7 @@ const ck_planar_kernel *ck_planar_kernel_for(ck_type arithmetic, ck_isa isa)
 {
     const ck_planar_kernel *best = NULL;
     for (int i = 0; ck_planar_kernels[i]; i++)
-        if (ck_planar_kernels[i]->arithmetic == arithmetic && ck_planar_kernels[i]->isa <= isa)
+        if (ck_planar_kernels[i]->arithmetic == arithmetic && ck_isa_has(isa, ck_planar_kernels[i]->isa))
             best = ck_planar_kernels[i];
     return best;
 }
