@@ -25,8 +25,8 @@ def sources_of(level: str) -> list[str]:
     return [f"{kind}_{level}.c" for kind in ("dot", "dw", "pl", "int8") if (CSRC / f"{kind}_{level}.c").exists()]
 
 
-CORE = ["pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
-DIRECT = ["padded.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
+CORE = ["isa.c", "pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
+DIRECT = ["padded.c", "pairs.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
 INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
@@ -38,6 +38,7 @@ if X86:
     LEVELS["avx2vnni"] = [*LEVELS["avx2"], "-mavxvnni"]
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
     LEVELS["avx512vnni"] = [*LEVELS["avx512"], "-mavx512vnni"]
+    LEVELS["avx512bf16"] = [*LEVELS["avx512"], "-mavx512bf16"]
 LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR + INT8, ["-DCK_WITH_X86"] if X86 else [])] + [
     library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()
 ]

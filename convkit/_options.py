@@ -187,7 +187,8 @@ def options(
     workspace_limit : int, optional
         Most bytes of scratch memory that one call takes (default 64 MiB).
     precision : {"default", "high", "fast"}, optional
-        Which fast algorithms are allowed.  Those that exist on the CPU so far all count as ``"high"``.
+        Which fast algorithms are allowed.  On the CPU, ``"high"`` excludes dot products of bfloat16 pairs, which take
+        subnormal numbers for zeros; all others count as ``"high"``.
     deterministic, autotune : bool, optional
         Concern GPU libraries only; on the CPU every result is deterministic and nothing is tuned.
 

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from convkit._cpu import _engine, isa
+from convkit._cpu import _engine
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def rng(request) -> np.random.Generator:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Name the ISA levels that no test of this run can have executed, since this CPU lacks them."""
-    usable = isa.levels(_engine.BEST_ISA)
+    usable = _engine.ISA_RUNS
     missing = [level for level in _engine.ISA_LEVELS if level not in usable]
     terminalreporter.write_sep("-", "ISA levels")
     terminalreporter.write_line(f"on this CPU: {', '.join(usable)}; not run: {', '.join(missing) or 'none'}")

@@ -1,5 +1,6 @@
 """The C drivers of the engine but its pool, plain and under the sanitizers, without Python in the process."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,22 +10,23 @@ import pytest
 MAKEFILE = Path(__file__).parent / "c" / "Makefile"
 DRIVERS = (
     "test_convert test_patches test_product test_filter_gradient test_scatter test_dot test_direct "
-    "test_direct_gradient test_depthwise test_planar"
+    "test_direct_gradient test_depthwise test_planar test_pairs test_int8_kernels test_int8"
 )
 
 
+@pytest.mark.timeout(900)  # two of the files take a compiler half a minute each
 @pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", pytest.param("tsan", marks=pytest.mark.slow)])
 def test_engine_drivers(kind: str, tmp_path: Path) -> None:
     """Every driver passes; its output is the message of a failure."""
     for tool in ("gcc", "make"):
         assert shutil.which(tool), f"{tool} is needed to test csrc/"
     done = subprocess.run(
-        ["make", "-f", str(MAKEFILE), "CC=gcc", f"BUILD={tmp_path}", f"DRIVERS={DRIVERS}", f"run-{kind}"],
+        ["make", f"-j{os.cpu_count()}", "-f", str(MAKEFILE), "CC=gcc", f"BUILD={tmp_path}", f"DRIVERS={DRIVERS}", f"run-{kind}"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=850,
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(" passed, 0 failed") == len(DRIVERS.split())

@@ -11,9 +11,8 @@ from child import run_python
 
 from convkit._cpu import _engine, isa
 
-LEVELS = isa.levels(_engine.BEST_ISA)
-BUILT = tuple(tile.isa for tile in isa.INT8_TILES)
-FLOATS_BUILT = tuple(level for level in BUILT if any(tile.isa == level for tile in isa.TILES))
+LEVELS = _engine.ISA_RUNS
+BUILT = tuple(level for level in _engine.ISA_LEVELS if any(tile.isa == level for tile in (*isa.TILES, *isa.INT8_TILES)))
 each_level = pytest.mark.parametrize("level", LEVELS)
 
 GOLDEN = """
@@ -102,27 +101,49 @@ REFUSAL = """
 LEVELS_IN_USE = "import convkit; print(*convkit.cpu_info()['isa'])"
 
 
-def test_every_level_has_tiles_of_both_dtypes():
-    assert {"generic"} <= set(FLOATS_BUILT) <= set(BUILT)
-    for level in FLOATS_BUILT:
-        assert {tile.arithmetic for tile in isa.TILES if tile.isa == level} == {"float32", "float64"}
+# The dtypes that a level has register tiles of floats for, where they are not those of every level.
+NARROW = {"avx2vnni": set(), "avx512vnni": set(), "avx512bf16": {"bfloat16"}}
+
+
+def test_every_level_has_tiles_of_its_dtypes():
+    for level in BUILT:
+        expected = NARROW.get(level, {"float32", "float64"})
+        assert {tile.arithmetic for tile in isa.TILES if tile.isa == level} == expected
+    assert {tile.isa for tile in isa.INT8_TILES} == set(BUILT) - {"avx512bf16"}
 
 
 def test_the_lowest_level_runs_everywhere():
     assert LEVELS[0] == "generic"
-    assert set(LEVELS) <= set(BUILT)
+    assert set(LEVELS) <= set(_engine.ISA_LEVELS)
+
+
+def test_levels_build_on_levels_before_them():
+    assert isa.levels("generic") == ("generic",)
+    assert isa.levels("avx2vnni") == ("generic", "avx2", "avx2vnni")
+    assert isa.levels("avx512bf16") == ("generic", "avx2", "avx512", "avx512vnni", "avx512bf16")
+    for level in LEVELS:
+        assert set(isa.levels(level)) <= set(LEVELS)
+
+
+def test_tiles_are_those_of_the_highest_level_included():
+    for highest in _engine.ISA_LEVELS:
+        for arithmetic in ("float32", "float64"):
+            chosen = isa.tile_for(arithmetic, highest)
+            able = [tile for tile in isa.TILES if tile.arithmetic == arithmetic and tile.isa in isa.levels(highest)]
+            assert chosen == able[-1]
+    assert isa.tile_for("float32", "avx512bf16").isa in ("avx512", "generic")
 
 
 @each_level
 def test_cpu_info_follows_the_cap(level):
-    expected = " ".join(LEVELS[: LEVELS.index(level) + 1])
+    expected = " ".join(isa.levels(level))
     for spelling in (level, f" {level.upper()} "):
         assert run_python(LEVELS_IN_USE, CONVKIT_MAX_ISA=spelling) == expected
 
 
 def test_a_cap_beyond_the_cpu_changes_nothing():
     for cap in ("", _engine.ISA_LEVELS[-1]):
-        assert run_python(LEVELS_IN_USE, CONVKIT_MAX_ISA=cap) == " ".join(LEVELS)
+        assert run_python(LEVELS_IN_USE, CONVKIT_MAX_ISA=cap) == " ".join(isa.levels(_engine.BEST_ISA))
 
 
 def test_an_unknown_cap_is_refused_by_name():
@@ -139,12 +160,11 @@ def test_a_cap_between_the_levels_of_a_cpu_leaves_the_best_one_below(monkeypatch
     assert isa.usable() == "avx2"
 
 
-def test_what_a_level_has():
-    assert isa.levels("avx2vnni") == ("generic", "avx2", "avx2vnni")
+def test_int8_tiles_are_those_of_the_highest_level_included():
     assert isa.levels("avx512vnni") == ("generic", "avx2", "avx512", "avx512vnni")
-    for level in _engine.ISA_LEVELS:
-        assert isa.int8_tile_for(level).isa == level
-        assert isa.tile_for("float32", level).isa in isa.levels(level)
+    for tile in isa.INT8_TILES:
+        assert isa.int8_tile_for(tile.isa) == tile
+    assert isa.int8_tile_for("avx512bf16").isa in ("avx512vnni", "generic")
 
 
 @each_level
@@ -192,10 +212,12 @@ def test_a_library_of_a_level_gives_its_tables_alone(level, tmp_path):
     found = symbols(archive)
     tables = {name for name, kind in found.items() if kind != "U"}
     assert all(found[name] in "DR" for name in tables)
-    floats = {name for name in tables if re.fullmatch(rf"ck_\w+_(f32|f64)_{level}", name)}
-    assert tables - floats == {f"ck_int8_{level}"}
-    assert len(floats) == 2 * (len(objects) - 1)
-    assert (f"ck_dot_f32_{level}" in tables) == (level in FLOATS_BUILT)
+    floats = {name for name in tables if re.fullmatch(rf"ck_\w+_(f32|f64|bf16)_{level}", name)}
+    bytewise = {f"ck_int8_{level}"} if any(tile.isa == level for tile in isa.INT8_TILES) else set()
+    assert tables - floats == bytewise
+    dtypes = {tile.arithmetic.replace("loat", "") for tile in isa.TILES if tile.isa == level}
+    assert len(floats) == len(dtypes) * (len(objects) - len(bytewise))
+    assert floats >= {f"ck_dot_{dtype}_{level}" for dtype in dtypes}
     assert not [name for name in found.keys() - tables if name.startswith("ck_")]
 
 

@@ -8,9 +8,9 @@ from child import run_python
 from harness import ALL_LAYOUTS, NCHW, NHWC, WIDE
 
 import convkit
-from convkit._cpu import _engine, isa, planar_tiles
+from convkit._cpu import _engine, planar_tiles
 
-LEVELS = isa.levels(_engine.BEST_ISA)
+LEVELS = [level for level in _engine.ISA_RUNS if any(k.isa == level for k in planar_tiles.KERNELS)]
 FLOAT32 = np.dtype(np.float32)
 
 # name: image, filter, geometry

@@ -86,6 +86,7 @@ cdef extern from "patches.h" nogil:
         ck_load_fn load
         flag plain
         int64_t pitch
+        int64_t paired
 
 
 cdef extern from "pool.h" nogil:
@@ -186,11 +187,17 @@ cdef extern from "scatter.h" nogil:
     int ck_scatter_run(const ck_scatter *, const ck_job *)
 
 
-cdef extern from "kernels.h" nogil:
+cdef extern from "isa.h" nogil:
     ctypedef enum ck_isa:
-        CK_GENERIC
         CK_ISAS
 
+    const char *ck_isa_name(ck_isa)
+    flag ck_isa_has(ck_isa, ck_isa)
+    flag ck_isa_runs(ck_isa)
+    ck_isa ck_best_isa()
+
+
+cdef extern from "kernels.h" nogil:
     ctypedef struct ck_dot_kernel:
         const char *name
         ck_isa isa
@@ -201,10 +208,6 @@ cdef extern from "kernels.h" nogil:
     const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
     ck_load_fn ck_loader_for(const ck_array *, const ck_dot_kernel *)
     ck_store_fn ck_storer_for(const ck_array *, const ck_dot_kernel *)
-    flag ck_isa_has(ck_isa, ck_isa)
-    flag ck_isa_runs(ck_isa)
-    ck_isa ck_best_isa()
-    const char *ck_isa_name(ck_isa)
 
 
 cdef extern from "direct.h" nogil:
@@ -371,7 +374,8 @@ cdef extern from "planar_gradient.h" nogil:
 
 SUM_BLOCK = CK_SUM_BLOCK
 
-# Names of the ISA levels, lowest first; those that this CPU can run, and the best of them; what each level has.
+# Names of the ISA levels, none before one it builds on; those that this CPU can run; the levels that each has; the last
+# of those that run.
 ISA_LEVELS = tuple(ck_isa_name(<ck_isa>level).decode() for level in range(CK_ISAS))
 ISA_RUNS = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_runs(<ck_isa><int>level))
 ISA_PARTS = {
@@ -851,6 +855,7 @@ cdef class Direct(Run):
         d.pixels.load = ck_loader_for(&d.pixels.array, d.kernel)
         d.pixels.plain = spec.image_plain
         d.pixels.pitch = spec.pitch
+        d.pixels.paired = spec.paired
         fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader_for(&d.filter, d.kernel)
         d.image_group, d.filter_group, d.out_group = spec.group_bytes

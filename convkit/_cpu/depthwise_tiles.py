@@ -52,7 +52,7 @@ KERNELS = tuple(Kernel(*kernel) for kernel in _engine.depthwise_kernels())
 
 
 def kernel_for(arithmetic: str, isa: str) -> Kernel:
-    """Return the kernels of the highest level up to ``isa``, as `ck_depthwise_kernel_for` in depthwise_kernels.h."""
+    """Return the kernels of the highest level that ``isa`` includes, as `ck_depthwise_kernel_for` does."""
     usable = levels(isa)
     return [kernel for kernel in KERNELS if kernel.arithmetic == arithmetic and kernel.isa in usable][-1]
 

@@ -78,6 +78,7 @@ class DirectSpec:
     images: int
     groups: int
     in_channels: int
+    paired: int
     out_channels: int
     phases: tuple[DirectPhase, ...]
     strips_first: bool
@@ -89,25 +90,28 @@ class DirectSpec:
 
 
 def forward_spec(
-    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
+    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, arithmetic: str, limit: int, machine: Machine
 ) -> DirectSpec:
     """Plan a forward convolution."""
-    arithmetic = plan.arithmetic_of(filter.dtype)
     image, filter, out = map(settle_strides, (image, filter, out))
     s_a, s_b, s_i, s_o = filter.strides
+    group_bytes = (g.group_in * image.strides[3], g.group_out * s_o, g.group_out * out.strides[3])
+    products = plan.products_of(arithmetic)
+    image = in_pairs(image) if products == 2 else image
     draft = DirectSpec(
         arithmetic=arithmetic,
         isa=tile_for(arithmetic, machine.isa).isa,
         image=image,
-        image_plain=is_plain(image, arithmetic),
-        pitch=_pitch(image, g.group_in, g.strides[1], g.filter_size),
+        image_plain=is_plain(image, arithmetic) and g.group_in % products == 0,
+        pitch=_pitch(image, -(-g.group_in // products), g.strides[1], g.filter_size),
         filter=filter,
-        filter_strides=(s_a, s_b, s_i, s_o),
+        filter_strides=(s_a, s_b, s_i * products, s_o),
         out=out,
-        group_bytes=(g.group_in * image.strides[3], g.group_out * s_o, g.group_out * out.strides[3]),
+        group_bytes=group_bytes,
         images=g.batch,
         groups=g.groups,
-        in_channels=g.group_in,
+        in_channels=-(-g.group_in // products),
+        paired=g.group_in if products == 2 else 0,
         out_channels=g.group_out,
         phases=(),
         strips_first=False,
@@ -117,30 +121,33 @@ def forward_spec(
         shared_bytes=0,
         fills_all=True,
     )
-    return _fit(draft, (plan.forward_phase(g, out, arithmetic),), limit, machine)
+    return _fit(draft, (plan.forward_phase(g, out, plan.arithmetic_of(arithmetic)),), limit, machine)
 
 
 def gather_spec(
-    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, arithmetic: str, limit: int, machine: Machine
 ) -> DirectSpec:
     """Plan an input gradient, phase by phase of the strides."""
-    arithmetic = plan.arithmetic_of(filter.dtype)
     gradient, filter, out = map(settle_strides, (gradient, filter, out))
-    phases = plan.stride_phases(g, out, arithmetic)
+    phases = plan.stride_phases(g, out, plan.arithmetic_of(arithmetic))
     s_a, s_b, s_i, s_o = filter.strides
+    group_bytes = (g.group_out * gradient.strides[3], g.group_out * s_o, g.group_in * out.strides[3])
+    products = plan.products_of(arithmetic)
+    gradient = in_pairs(gradient) if products == 2 else gradient
     draft = DirectSpec(
         arithmetic=arithmetic,
         isa=tile_for(arithmetic, machine.isa).isa,
         image=gradient,
-        image_plain=is_plain(gradient, arithmetic),
-        pitch=_pitch(gradient, g.group_out, 1, g.filter_size),
+        image_plain=is_plain(gradient, arithmetic) and g.group_out % products == 0,
+        pitch=_pitch(gradient, -(-g.group_out // products), 1, g.filter_size),
         filter=filter,
-        filter_strides=(s_a, s_b, s_o, s_i),
+        filter_strides=(s_a, s_b, s_o * products, s_i),
         out=out,
-        group_bytes=(g.group_out * gradient.strides[3], g.group_out * s_o, g.group_in * out.strides[3]),
+        group_bytes=group_bytes,
         images=g.batch,
         groups=g.groups,
-        in_channels=g.group_out,
+        in_channels=-(-g.group_out // products),
+        paired=g.group_out if products == 2 else 0,
         out_channels=g.group_in,
         phases=(),
         strips_first=False,
@@ -151,6 +158,13 @@ def gather_spec(
         fills_all=plan.fills_all(g, phases),
     )
     return _fit(draft, phases, limit, machine)
+
+
+def in_pairs(image: Operand) -> Operand:
+    """Return an array of bfloat16 numbers seen as elements of two channels each, as in pairs.h."""
+    *shape, channels = image.shape
+    *strides, step = image.strides
+    return replace(image, shape=(*shape, -(-channels // 2)), strides=(*strides, 2 * step), itemsize=2 * image.itemsize)
 
 
 def _pitch(image: Operand, channels: int, step: int, taps: tuple[int, ...]) -> int:
@@ -222,7 +236,7 @@ def _smaller(tile: DirectTile) -> DirectTile | None:
 def _gathers(spec: DirectSpec, window: Window, panels: int) -> bool:
     """Tell whether copying patches is better than copying the image: see `ck_direct`."""
     image = spec.image
-    if image.strides[3] != image.itemsize:
+    if image.strides[3] != image.itemsize or (spec.paired and not spec.image_plain):
         return False
     return window.taps == 1 or panels >= GATHERED_PANELS
 
@@ -235,13 +249,13 @@ def _walked_phase(spec: DirectSpec, phase: Phase, whole: bool) -> DirectPhase:
         row_tap=phase.row_tap,
         col_tap=phase.col_tap,
         in_place=spec.image_plain and not spec.pitch and stays_inside(phase.window),
-        out_in_place=whole and is_plain(spec.out, spec.arithmetic),
+        out_in_place=whole and is_plain(spec.out, plan.arithmetic_of(spec.arithmetic)),
     )
 
 
 def _gathered_phase(spec: DirectSpec, phase: Phase, whole: bool) -> DirectPhase:
     layout, across = pixel_layout(spec.image, spec.arithmetic)
-    even = layout.kind is Kind.ROWS and (across or spec.images == 1)
+    even = spec.image_plain and layout.kind is Kind.ROWS and (across or spec.images == 1)
     strides = phase.out_strides
     out_even = whole and phase.out_layout.kind is Kind.ROWS and (phase.out_uniform or spec.images == 1)
     if out_even:
@@ -290,7 +304,7 @@ def _scratch(spec: DirectSpec, tile: DirectTile, width: int, packs: bool) -> tup
 
 def _term_block(spec: DirectSpec, window: Window, machine: Machine) -> int:
     """Return how many terms a register tile sums at a time: whole taps, or equal parts of one."""
-    channels, most = spec.in_channels, TERM_BLOCK
+    channels, most = spec.in_channels, TERM_BLOCK // plan.products_of(spec.arithmetic)
     patches = spec.images * window.grid * most * plan.size_of(spec.arithmetic)
     if machine.l2_bytes // PATCH_PARTS < patches <= machine.l2_bytes:
         most //= 2  # so that one tile can hold all pixels

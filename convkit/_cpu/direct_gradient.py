@@ -15,7 +15,7 @@ from .machine import Machine
 from .plan import LEAST_TILE_FLOPS, Window
 
 # Output pixels of a block: one panel of its gradients (64 bytes a pixel with AVX2) and one strip of its image stay in a
-# first-level cache of 32 KiB.  Tuned on an AMD EPYC 7003.
+# first-level cache of 32 KiB.  Tuned on an AMD EPYC 7003.  At most SUM_BLOCK / 2: pairs take two blocks at once.
 BLOCK_PIXELS = 256
 # The second-level cache holds a tile's panels of a block in one such part, and the strips laid down at once in another.
 PANEL_PARTS = 2
@@ -75,15 +75,17 @@ def filter_gradient_spec(
     gradient: Operand,
     out: Operand,
     accumulate: bool,
+    arithmetic: str,
     limit: int,
     machine: Machine,
 ) -> DirectGradientSpec:
     """Plan a filter gradient."""
-    arithmetic = plan.arithmetic_of(gradient.dtype)
     image, gradient, out = map(settle_strides, (image, gradient, out))
     register = tile_for(arithmetic, machine.isa)
     window = plan.forward_window(g)
-    image_plain, gradient_plain = is_plain(image, arithmetic), is_plain(gradient, arithmetic)
+    products = plan.products_of(arithmetic)
+    image_plain = products == 1 and is_plain(image, arithmetic)
+    gradient_plain = products == 1 and is_plain(gradient, arithmetic)
     panels = -(-g.group_out // register.columns)
     whole = g.group_out % register.columns == 0
     most = FEW_STRIPS * register.rows * plan.size_of(arithmetic)
@@ -121,8 +123,9 @@ def filter_gradient_spec(
         shared_bytes=0,
     )
     draft = _cut(draft, pixels, register, machine)
+    plain = is_plain(out, plan.arithmetic_of(arithmetic))
     return _fit(
-        replace(draft, out_in_place=whole and not accumulate and draft.slices == 1 and is_plain(out, arithmetic)),
+        replace(draft, out_in_place=whole and plain and not accumulate and draft.slices == 1),
         register,
         limit,
         machine,
@@ -155,6 +158,7 @@ def _cut(spec: DirectGradientSpec, pixels: int, register: Tile, machine: Machine
     tap_rows, strips, panels = len(window.row_at), -(-spec.in_channels // spec.strip), -(-spec.out_channels // columns)
     blocks = -(-spec.images // spec.block[0]) * -(-window.out_size[0] // spec.block[1])
     blocks *= -(-window.out_size[1] // spec.block[2])
+    blocks = -(-blocks // plan.products_of(spec.arithmetic))  # of which the sum takes so many at once
     numbers = window.taps * spec.in_channels * panels * columns * spec.groups
     by_work = int(2.0 * numbers * spec.images * window.grid / LEAST_TILE_FLOPS)
     wanted = max(1, min(UNITS, by_work))

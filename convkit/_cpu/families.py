@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
 from . import _engine, blas, depthwise_tiles, direct, direct_gradient, int8_tiles, memory, plan, planar_tiles, reference
-from .isa import tile_for
+from .isa import has_tile, tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
 
@@ -311,15 +312,35 @@ class Im2col(Implementation):
         return EnginePlan(spec, problem, engine, _copies(spec, problem.geometry), blas.hold())
 
 
+def _direct_arithmetic(problem: Problem, machine: Machine) -> str:
+    """Return the numbers that are multiplied: bfloat16 in pairs where the CPU can, else the dtype of the sums.
+
+    Pairs of channels, or of pixels in a filter gradient, are of no use where there is only one.
+    """
+    g = problem.geometry
+    channels = {"conv2d": g.group_in, "conv2d_backprop_input": g.group_out}
+    terms = channels.get(problem.op, g.batch * math.prod(g.out_size))
+    pairs = (
+        terms > 1
+        and all(operand.dtype == "bfloat16" for operand in problem.operands)
+        and problem.precision != "high"
+        and has_tile("bfloat16", machine.isa)
+    )
+    return "bfloat16" if pairs else plan.arithmetic_of(problem.dtype)
+
+
 @functools.lru_cache(maxsize=256)
 def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | direct_gradient.DirectGradientSpec:
     """Return the direct engine's specification for a problem, or raise WorkspaceError."""
     g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
+    arithmetic = _direct_arithmetic(problem, machine)
     if problem.op == "conv2d":
-        return direct.forward_spec(g, first, second, problem.out, limit, machine)
+        return direct.forward_spec(g, first, second, problem.out, arithmetic, limit, machine)
     if problem.op == "conv2d_backprop_filter":
-        return direct_gradient.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
-    return direct.gather_spec(g, first, second, problem.out, limit, machine)
+        return direct_gradient.filter_gradient_spec(
+            g, first, second, problem.out, problem.accumulate, arithmetic, limit, machine
+        )
+    return direct.gather_spec(g, first, second, problem.out, arithmetic, limit, machine)
 
 
 # Filter gradients over fewer pixels are left to one matrix product: 25 pixels of 512 channels are 1.2 times as fast
@@ -403,6 +424,7 @@ class Direct(Implementation):
 
 def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
     how = f"packed once, {spec.packed_bytes} bytes" if spec.shared_bytes else "packed tile by tile"
+    how += ", in pairs of channels in" if spec.paired else ""
     sentences = [f"filter: {how} ({reasons(spec.filter, spec.arithmetic, g)})"]
     if not all(phase.in_place for phase in spec.phases):
         sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
@@ -424,7 +446,7 @@ def _gradient_copies(spec: direct_gradient.DirectGradientSpec, g: ConvGeometry) 
 
 
 def padded_sentence(operand: Operand, plain: bool, g: ConvGeometry, arithmetic: str) -> str:
-    how = "copied with its padding" if plain else "converted"
+    how = "copied with its padding" if plain else "laid down in pairs" if arithmetic == "bfloat16" else "converted"
     return f"{operand.role}: {how} tile by tile ({reasons(operand, arithmetic, g)})"
 
 

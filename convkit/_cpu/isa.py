@@ -31,7 +31,7 @@ class Int8Tile(NamedTuple):
 
 
 def usable() -> str:
-    """Return the best level that is built in, that the CPU has, and that CONVKIT_MAX_ISA does not exclude."""
+    """Return the last level that the CPU has and that does not come after CONVKIT_MAX_ISA."""
     cap = os.environ.get("CONVKIT_MAX_ISA", "").strip().lower()
     if not cap:
         return _engine.BEST_ISA
@@ -40,8 +40,8 @@ def usable() -> str:
             f"convkit: environment variable CONVKIT_MAX_ISA is {show(cap)}, but must be one of "
             f"{', '.join(map(repr, _engine.ISA_LEVELS))}"
         )
-    up_to_cap = _engine.ISA_LEVELS[: _engine.ISA_LEVELS.index(cap) + 1]
-    return [level for level in up_to_cap if level in _engine.ISA_RUNS][-1]
+    allowed = _engine.ISA_LEVELS[: _engine.ISA_LEVELS.index(cap) + 1]
+    return [level for level in _engine.ISA_RUNS if level in allowed][-1]
 
 
 def levels(highest: str) -> tuple[str, ...]:
@@ -52,8 +52,13 @@ def levels(highest: str) -> tuple[str, ...]:
 TILES = tuple(Tile(*kernel) for kernel in _engine.dot_kernels())
 
 
+def has_tile(arithmetic: str, isa: str) -> bool:
+    """Tell whether some level that ``isa`` includes has a register tile of this arithmetic."""
+    return any(tile.arithmetic == arithmetic and tile.isa in levels(isa) for tile in TILES)
+
+
 def tile_for(arithmetic: str, isa: str) -> Tile:
-    """Return the best register tile that level ``isa`` has, as `ck_dot_kernel_for` in kernels.h."""
+    """Return the register tile of the highest level that ``isa`` includes, as `ck_dot_kernel_for` in kernels.h."""
     usable_levels = levels(isa)
     return [tile for tile in TILES if tile.arithmetic == arithmetic and tile.isa in usable_levels][-1]
 

@@ -187,6 +187,11 @@ def arithmetic_of(dtype: str) -> str:
     return "float32" if dtype in HALVES else dtype
 
 
+def products_of(arithmetic: str) -> int:
+    """Return the products that an element of both operands adds to a sum, as `ck_products` in kernels.h."""
+    return 2 if arithmetic == "bfloat16" else 1
+
+
 def _copies_plainly(image: Operand, arithmetic: str, channels: int, columns: int) -> bool:
     """Tell whether patches are best copied from the image itself, and not from a converted piece of it.
 
@@ -199,7 +204,7 @@ def _copies_plainly(image: Operand, arithmetic: str, channels: int, columns: int
 
 
 def size_of(arithmetic: str) -> int:
-    """Return the bytes of a number of the arithmetic's dtype."""
+    """Return the bytes of an element of the arithmetic and of a sum; both are 4 for pairs of bfloat16 numbers."""
     return 8 if arithmetic == "float64" else 4
 
 

@@ -66,8 +66,11 @@ static inline ck_type random_type(generator *r, purpose use, ck_type arithmetic)
 {
     static const ck_type floats[] = {CK_F32, CK_F16, CK_BF16}, wide[] = {CK_I32, CK_U32, CK_I64, CK_U64};
     static const ck_type integers[] = {CK_BOOL, CK_I8, CK_U8, CK_I16, CK_U16};
-    if (one_in(r, 2))
+    bool result = use == PIXEL_RESULT || use == TAP_RESULT;
+    if (one_in(r, 2) || (arithmetic == CK_BF16 && !result))
         return arithmetic;
+    if (arithmetic == CK_BF16)
+        return CK_F32;
     if (use == PIXELS && one_in(r, 2))
         return arithmetic == CK_F64 && one_in(r, 2) ? wide[between(r, 0, 3)] : integers[between(r, 0, 4)];
     return arithmetic == CK_F64 ? CK_F64 : floats[between(r, 0, 2)];

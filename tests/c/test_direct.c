@@ -4,7 +4,7 @@
 #include "phases.h"
 #include "watched.h"
 
-enum { CASES = 1500 };
+enum { CASES = 2400 };
 
 typedef struct {
     problem q;
@@ -49,7 +49,7 @@ static void choose_places(trial *t, generator *r)
     ck_direct *d = &t->d;
     bool image = !one_in(r, 4) && d->pixels.plain;
     bool result = !one_in(r, 4) && d->out_channels % d->kernel->columns == 0 &&
-                  is_plain(&t->result, d->kernel->arithmetic);
+                  is_plain(&t->result, sum_type(d->kernel->arithmetic));
     for (int64_t i = 0; i < d->phase_count; i++) {
         ck_direct_phase *phase = &t->phases[i];
         const ck_window *w = &phase->window;
@@ -72,9 +72,12 @@ static void cut(trial *t, generator *r)
         cols = ck_max(cols, w->out_width);
         taps = ck_max(taps, w->rows * w->cols);
     }
-    int64_t pixels = d->images * rows * cols, terms = ck_min(CK_SUM_BLOCK, taps * d->in_channels);
+    int64_t pixels = d->images * rows * cols, terms;
+    terms = ck_min(CK_SUM_BLOCK / ck_products(d->kernel->arithmetic), taps * d->in_channels);
     d->pixel_block = one_in(r, 2) ? (one_in(r, 2) ? pixels : between(r, 1, pixels)) : 0;
     d->strips_first = one_in(r, 2);
+    if (d->pixels.paired && !d->pixels.plain)
+        d->pixel_block = 0;
     d->term_block = one_in(r, 3) ? between(r, 1, terms) : terms;
     d->row_block = one_in(r, 2) ? rows : between(r, 1, rows);
     d->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
@@ -126,6 +129,21 @@ static void size_scratch(trial *t, generator *r)
     d->tile_bytes = random_scratch(r, tile);
 }
 
+/* Channels in become pairs, as direct.h says. */
+static void pair_channels(trial *t)
+{
+    ck_direct *d = &t->d;
+    ck_pixels *p = &d->pixels;
+    const int64_t *stride = t->image.array.stride;
+    p->paired = d->in_channels;
+    p->plain = strided_usable(&t->image, CK_BF16) && stride[3] == 2 && d->in_channels % 2 == 0;
+    for (int axis = 0; axis < 3; axis++)
+        p->plain = p->plain && stride[axis] % (int64_t)sizeof(ck_pair) == 0;
+    p->array.stride[3] *= 2;
+    d->filter.stride[2] *= 2;
+    d->in_channels = ck_ceil_div(d->in_channels, 2);
+}
+
 static void set_up(trial *t, const problem *given, bool backward, const ck_dot_kernel *kernel, generator *r,
                    double (*draw)(generator *, ck_type))
 {
@@ -147,7 +165,8 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
     d->groups = q->groups;
     d->in_channels = backward ? q->out : q->in;
     d->out_channels = backward ? q->in : q->out;
-    d->image_group = d->in_channels * t->image.array.stride[3];
+    int64_t image_group = d->in_channels * t->image.array.stride[3];
+    d->image_group = image_group;
     d->out_group = d->out_channels * t->result.array.stride[3];
     d->filter_group = q->out * t->filter.array.stride[3];
     d->filter = t->filter.array;
@@ -155,6 +174,8 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
         d->filter.stride[2] = t->filter.array.stride[3];
         d->filter.stride[3] = t->filter.array.stride[2];
     }
+    if (arithmetic == CK_BF16)
+        pair_channels(t);
     d->load_filter = ck_loader_for(&t->filter.array, kernel);
     d->store = ck_storer_for(&t->result.array, kernel);
     d->out_data = t->result.array.data;
@@ -203,14 +224,14 @@ static void tear_down(trial *t)
 #define WITH_TRIAL(T, SEED, BACKWARD, DRAW)                                                                           \
     generator r = seeded((uint64_t)(SEED));                                                                           \
     problem q = random_problem(&r);                                                                                   \
-    const ck_dot_kernel *kernel = watched(one_in(&r, 3) ? CK_F64 : CK_F32, level_of(SEED), 0);                        \
+    const ck_dot_kernel *kernel = watched(random_arithmetic(&r), level_of(SEED), 0);                                  \
     *((BACKWARD) ? &q.in : &q.out) = random_channels(&r, kernel);                                                     \
     trial T;                                                                                                          \
     set_up(&T, &q, BACKWARD, kernel, &r, DRAW)
 
 static void products_equal_the_plain_convolution(void)
 {
-    int levels[CK_ISAS] = {0}, in_place[2] = {0}, out_in_place[2] = {0}, blocks[2] = {0}, uneven[3] = {0};
+    int levels[CK_ISAS] = {0}, in_place[2] = {0}, out_in_place[2] = {0}, blocks[2] = {0}, uneven[3] = {0}, pairs[2] = {0};
     int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, evenly[2] = {0};
     for (int seed = 0; seed < CASES; seed++) {
         bool backward = seed / 3 % 2;
@@ -221,6 +242,8 @@ static void products_equal_the_plain_convolution(void)
             fprintf(stderr, "seed %d, %s\n", seed, kernel->name);
         CHECK(good);
         levels[kernel->isa]++;
+        if (kernel->arithmetic == CK_BF16)
+            pairs[t.d.pixels.plain]++;
         in_place[t.phases[0].in_place]++;
         out_in_place[t.phases[0].out_in_place]++;
         many += t.d.phase_count > 1;
@@ -243,6 +266,7 @@ static void products_equal_the_plain_convolution(void)
     for (int i = 0; i < 2; i++)
         CHECK(in_place[i] >= 20 && out_in_place[i] >= 20 && blocks[i] >= 10);
     CHECK(gathered >= 400 && alone >= 200 && evenly[0] >= 10 && evenly[1] >= 10);
+    CHECK(pairs[0] >= 100 && pairs[1] >= 50);
     CHECK(many >= 100 && images >= 50 && tails >= 100 && staged >= 100);
     CHECK(uneven[0] >= 50 && uneven[1] >= 50 && uneven[2] >= 50);
 }

@@ -4,7 +4,7 @@
 #include "problem.h"
 #include "watched.h"
 
-enum { CASES = 1500 };
+enum { CASES = 2400 };
 
 typedef struct {
     problem q;
@@ -26,7 +26,8 @@ static void cut(trial *t, generator *r)
     g->row_block = one_in(r, 2) ? rows : between(r, 1, rows);
     g->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
     bool whole = g->row_block == rows && g->col_block == cols;
-    g->image_block = whole ? between(r, 1, ck_min(q->images, CK_SUM_BLOCK / (rows * cols))) : 1;
+    int64_t products = ck_products(g->kernel->arithmetic), most = CK_SUM_BLOCK / products / (rows * cols);
+    g->image_block = whole ? between(r, 1, ck_min(q->images, most)) : 1;
     g->strip = one_in(r, 2) ? q->in : between(r, 1, q->in);
     g->tap_block = between(r, 1, q->filter[0]);
     g->strip_block = between(r, 1, strips_of(g));
@@ -36,10 +37,11 @@ static void cut(trial *t, generator *r)
                ck_ceil_div(panels_of(g), g->panel_block);
     t->blocks = ck_ceil_div(q->images, g->image_block) * ck_ceil_div(rows, g->row_block) *
                 ck_ceil_div(cols, g->col_block);
+    t->blocks = ck_ceil_div(t->blocks, products);
     g->slice_blocks = one_in(r, 2) ? t->blocks : between(r, 1, t->blocks);
     g->slices = ck_ceil_div(t->blocks, g->slice_blocks);
     g->out_in_place = !one_in(r, 4) && !g->accumulate && g->slices == 1 && q->out % g->kernel->columns == 0 &&
-                      is_plain(&t->result, g->kernel->arithmetic);
+                      is_plain(&t->result, sum_type(g->kernel->arithmetic));
 }
 
 /* The pixels along an axis that are laid down for `count` output pixels. */
@@ -97,8 +99,9 @@ static void set_up(trial *t, const problem *given, const ck_dot_kernel *kernel, 
     g->image_group = q->in * g->pixels.array.stride[3];
     g->gradient_group = q->out * g->gradients.array.stride[3];
     g->out_group = q->out * g->out.stride[3];
-    g->image_in_place = !one_in(r, 4) && g->pixels.plain && stays_inside(&g->window);
-    g->gradient_in_place = !one_in(r, 4) && g->gradients.plain && q->out % kernel->columns == 0;
+    bool pairs = arithmetic == CK_BF16;
+    g->image_in_place = !one_in(r, 4) && g->pixels.plain && stays_inside(&g->window) && !pairs;
+    g->gradient_in_place = !one_in(r, 4) && g->gradients.plain && q->out % kernel->columns == 0 && !pairs;
     cut(t, r);
     size_scratch(t, r);
 }
@@ -144,7 +147,7 @@ static void tear_down(trial *t)
 #define WITH_TRIAL(T, SEED, DRAW)                                                                                     \
     generator r = seeded((uint64_t)(SEED));                                                                           \
     problem q = random_problem(&r);                                                                                   \
-    const ck_dot_kernel *kernel = watched(one_in(&r, 3) ? CK_F64 : CK_F32, level_of(SEED), 0);                        \
+    const ck_dot_kernel *kernel = watched(random_arithmetic(&r), level_of(SEED), 0);                                  \
     q.out = random_channels(&r, kernel);                                                                              \
     trial T;                                                                                                          \
     set_up(&T, &q, kernel, &r, DRAW)
@@ -152,7 +155,7 @@ static void tear_down(trial *t)
 static void gradients_equal_the_plain_sums(void)
 {
     int levels[CK_ISAS] = {0}, image[2] = {0}, gradient[2] = {0}, sliced = 0, added = 0, images = 0, tails = 0;
-    int staged = 0, uneven[6] = {0}, merged[2] = {0}, strips[2] = {0}, out[2] = {0};
+    int staged = 0, uneven[6] = {0}, merged[2] = {0}, strips[2] = {0}, out[2] = {0}, pairs = 0;
     for (int seed = 0; seed < CASES; seed++) {
         WITH_TRIAL(t, seed, small_integer);
         int threads = (int)between(&r, 1, MOST_THREADS), workers = (int)between(&r, 1, MOST_THREADS);
@@ -161,6 +164,7 @@ static void gradients_equal_the_plain_sums(void)
             fprintf(stderr, "seed %d, %s\n", seed, kernel->name);
         CHECK(good);
         levels[kernel->isa]++;
+        pairs += kernel->arithmetic == CK_BF16;
         image[t.g.image_in_place]++;
         gradient[t.g.gradient_in_place]++;
         sliced += t.g.slices > 1;
@@ -183,6 +187,7 @@ static void gradients_equal_the_plain_sums(void)
         CHECK(!has_tile((ck_isa)level) || levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
         CHECK(image[i] >= 50 && gradient[i] >= 50 && merged[i] >= 100 && strips[i] >= 400 && out[i] >= 50);
+    CHECK(pairs >= CASES / 5);
     CHECK(sliced >= 200 && added >= 200 && images >= 100 && tails >= 100 && staged >= 100);
     for (int i = 0; i < 6; i++)
         CHECK(uneven[i] >= 50);

@@ -1,12 +1,18 @@
-/* Tests of the register tiles: every kernel of the table that this CPU can run, against plain loops. */
+/* Tests of the register tiles: every kernel of the table that this CPU can run, and that of bfloat16 pairs over emulated
+ * instructions, against plain loops. */
 #include "check.h"
-#include "kernels.h"
+#include "emulated.h"
 #include "multiply.h"
 #include "strided.h"
 
-#include <float.h>
+enum { MOST_ROWS = 14, MOST_COLUMNS = 32, MOST_TERMS = 2 * CK_SUM_BLOCK, MOST_SEGMENTS = 7, FAR = 30 };
 
-enum { MOST_ROWS = 14, MOST_COLUMNS = 32, MOST_TERMS = CK_SUM_BLOCK, MOST_SEGMENTS = 7, FAR = 30 };
+/* Of an element of an operand. */
+static int64_t size_of(const ck_dot_kernel *kernel)
+{
+    return ck_products(kernel->arithmetic) * bytes_of(kernel->arithmetic);
+}
+
 
 /* Memory of which not an element more is allocated, or with zones on both sides that nobody may write; all NaN. */
 typedef struct {
@@ -32,7 +38,7 @@ typedef struct {
     int64_t rows, terms, a_step, b_step, ldc, segment_count;
     ck_segment segments[MOST_SEGMENTS];
     buffer a, b, c;
-    /* What the kernel is to see and to give. */
+    /* What the kernel is to see and to give; a term is a product of numbers here. */
     double left[MOST_TERMS + 1][MOST_ROWS], right[MOST_TERMS + 1][MOST_COLUMNS], before[MOST_ROWS][MOST_COLUMNS];
 } trial;
 
@@ -66,7 +72,7 @@ static int64_t random_offset(generator *r, int64_t size)
 
 static void make_operands(trial *t, generator *r)
 {
-    int64_t low[2] = {INT64_MAX, INT64_MAX}, high[2] = {INT64_MIN, INT64_MIN}, size = bytes_of(t->kernel->arithmetic);
+    int64_t low[2] = {INT64_MAX, INT64_MAX}, high[2] = {INT64_MIN, INT64_MIN}, size = size_of(t->kernel);
     for (int64_t s = 0; s < t->segment_count; s++) {
         const ck_segment *part = &t->segments[s];
         if (part->count == 0)
@@ -78,9 +84,10 @@ static void make_operands(trial *t, generator *r)
     }
     if (t->terms == 0) /* not an element */
         low[0] = low[1] = 1, high[0] = high[1] = 0;
-    t->a = buffer_new(low[0], high[0], size, random_offset(r, size), t->exact);
-    t->b = buffer_new(low[1], high[1], size, random_offset(r, size), t->exact);
-    t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, size, random_offset(r, size), t->exact);
+    int64_t unit = bytes_of(t->kernel->arithmetic), sum = bytes_of(sum_type(t->kernel->arithmetic));
+    t->a = buffer_new(low[0], high[0], size, random_offset(r, unit), t->exact);
+    t->b = buffer_new(low[1], high[1], size, random_offset(r, unit), t->exact);
+    t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, sum, random_offset(r, sum), t->exact);
 }
 
 static double draw(const trial *t, generator *r)
@@ -88,52 +95,57 @@ static double draw(const trial *t, generator *r)
     return (t->integers ? small_integer : any_number)(r, t->kernel->arithmetic);
 }
 
+/* Writes a number of an operand in the first pass; returns it. */
+static double visit(const trial *t, generator *r, const buffer *b, int64_t index, int pass)
+{
+    ck_type type = t->kernel->arithmetic;
+    char *at = b->origin + index * bytes_of(type);
+    if (pass == 0)
+        set_element(type, false, at, draw(t, r));
+    return element(type, false, at);
+}
+
 /* Gives every element that belongs to a term its number; all others stay NaN. */
 static void fill(trial *t, generator *r)
 {
-    ck_type type = t->kernel->arithmetic;
-    int64_t size = bytes_of(type), columns = t->kernel->columns;
+    ck_type sum = sum_type(t->kernel->arithmetic);
+    int64_t numbers = ck_products(t->kernel->arithmetic), columns = t->kernel->columns;
     for (int pass = 0; pass < 2; pass++) /* read once all is written, since segments may share elements */
         for (int64_t s = 0, term = 0; s < t->segment_count; s++)
-            for (int64_t n = 0; n < t->segments[s].count; n++, term++) {
-                char *a = t->a.origin, *b = t->b.origin + b_index(t, &t->segments[s], n) * size;
-                for (int64_t i = 0; i < t->rows; i++) {
-                    char *at = a + a_index(t, &t->segments[s], i, n) * size;
-                    if (pass == 0)
-                        set_element(type, false, at, draw(t, r));
-                    t->left[term][i] = element(type, false, at);
-                }
-                for (int64_t j = 0; j < columns; j++) {
-                    if (pass == 0)
-                        set_element(type, false, b + j * size, draw(t, r));
-                    t->right[term][j] = element(type, false, b + j * size);
-                }
+            for (int64_t n = 0; n < t->segments[s].count * numbers; n++, term++) {
+                int64_t at = n / numbers, part = n % numbers;
+                for (int64_t i = 0; i < t->rows; i++)
+                    t->left[term][i] = visit(t, r, &t->a, a_index(t, &t->segments[s], i, at) * numbers + part, pass);
+                for (int64_t j = 0; j < columns; j++)
+                    t->right[term][j] =
+                        visit(t, r, &t->b, (b_index(t, &t->segments[s], at) + j) * numbers + part, pass);
             }
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < columns; j++) {
-            char *at = t->c.origin + (i * t->ldc + j) * size;
+            char *at = t->c.origin + (i * t->ldc + j) * bytes_of(sum);
             if (t->add)
-                set_element(type, false, at, draw(t, r));
-            t->before[i][j] = t->add ? element(type, false, at) : 0;
+                set_element(sum, false, at, draw(t, r));
+            t->before[i][j] = t->add ? element(sum, false, at) : 0;
         }
 }
 
 static bool close_enough(const trial *t, int64_t i, int64_t j, double seen)
 {
     long double sum = t->before[i][j], scale = fabsl(sum);
-    for (int64_t term = 0; term < t->terms; term++) {
+    int64_t terms = t->terms * ck_products(t->kernel->arithmetic);
+    for (int64_t term = 0; term < terms; term++) {
         long double product = (long double)t->left[term][i] * t->right[term][j];
         sum += product;
         scale += fabsl(product);
     }
     long double eps = t->kernel->arithmetic == CK_F64 ? DBL_EPSILON : FLT_EPSILON;
-    return t->integers ? seen == (double)sum : fabsl(seen - sum) <= (long double)(t->terms + 1) * eps * scale;
+    return t->integers ? seen == (double)sum : fabsl(seen - sum) <= (long double)(terms + 1) * eps * scale;
 }
 
 /* Whether c holds the sums, and NaN in all its other bytes. */
 static bool right(trial *t)
 {
-    ck_type type = t->kernel->arithmetic;
+    ck_type type = sum_type(t->kernel->arithmetic);
     int64_t size = bytes_of(type);
     bool good = true;
     for (int64_t i = 0; i < t->rows; i++)
@@ -184,16 +196,23 @@ static void check_trial(trial *t, generator *r, bool many)
     free(t->c.memory);
 }
 
-static bool runs_here(const ck_dot_kernel *kernel) { return ck_isa_runs(kernel->isa); }
+/* The table's kernels, and the one that is not in it. */
+static const ck_dot_kernel *kernel_number(int i)
+{
+    int count = 0;
+    while (ck_dot_kernels[count])
+        count++;
+    return i < count ? ck_dot_kernels[i] : i == count ? &ck_dot_bf16_emulated : NULL;
+}
 
 static void check_kernels(bool along, bool integers)
 {
     static trial t;
     static const int64_t large[] = {63, 64, 65, 509, 511, 512};
     generator r = seeded((uint64_t)(2 * along + integers));
-    for (int k = 0; ck_dot_kernels[k]; k++) {
-        const ck_dot_kernel *kernel = ck_dot_kernels[k];
-        if (!runs_here(kernel))
+    const ck_dot_kernel *kernel;
+    for (int k = 0; (kernel = kernel_number(k)); k++) {
+        if (!ck_isa_runs(kernel->isa))
             continue;
         CHECK(kernel->rows <= MOST_ROWS && kernel->columns <= MOST_COLUMNS);
         for (int64_t rows = 1; rows <= kernel->rows; rows++)
@@ -223,18 +242,35 @@ static void kernels_are_chosen_by_level(void)
             CHECK(kernel && kernel->arithmetic == (ck_type)type && ck_isa_has((ck_isa)isa, kernel->isa));
             for (int i = 0; kernel && ck_dot_kernels[i]; i++) {
                 const ck_dot_kernel *other = ck_dot_kernels[i];
-                CHECK(other->arithmetic != (ck_type)type || !ck_isa_has((ck_isa)isa, other->isa) || other->isa <= kernel->isa);
+                CHECK(other->arithmetic != (ck_type)type || !ck_isa_has((ck_isa)isa, other->isa) ||
+                      other->isa <= kernel->isa);
             }
         }
+    CHECK(!ck_dot_kernel_for(CK_BF16, CK_GENERIC) && !ck_dot_kernel_for(CK_BF16, CK_AVX512));
+}
+
+static void levels_have_what_they_build_on(void)
+{
+    for (int isa = CK_GENERIC; isa < CK_ISAS; isa++) {
+        CHECK(ck_isa_has((ck_isa)isa, (ck_isa)isa) && ck_isa_has((ck_isa)isa, CK_GENERIC));
+        for (int part = CK_GENERIC; part < CK_ISAS; part++)
+            CHECK(!ck_isa_has((ck_isa)isa, (ck_isa)part) ||
+                  (part <= isa && (ck_isa_runs((ck_isa)part) || !ck_isa_runs((ck_isa)isa))));
+        CHECK(!ck_isa_runs((ck_isa)isa) || isa <= (int)ck_best_isa());
+    }
+    CHECK(ck_isa_runs(CK_GENERIC) && ck_isa_runs(ck_best_isa()));
+    CHECK(ck_isa_has(CK_AVX512BF16, CK_AVX2) && !ck_isa_has(CK_AVX2, CK_AVX512));
+    CHECK(!ck_isa_has(CK_AVX512BF16, CK_AVX2VNNI) && !ck_isa_has(CK_AVX2VNNI, CK_AVX512));
 }
 
 static void names_tell_type_rows_and_level(void)
 {
+    static const char *const types[CK_TYPES] = {[CK_F32] = "f32", [CK_F64] = "f64", [CK_BF16] = "bf16"};
     for (int i = 0; ck_dot_kernels[i]; i++) {
         const ck_dot_kernel *kernel = ck_dot_kernels[i];
         char start[64];
-        const char *type = kernel->arithmetic == CK_F64 ? "f64" : "f32", *level = ck_isa_name(kernel->isa);
-        snprintf(start, sizeof start, "dot_%s_%s_%s_%dx", type, type, type, (int)kernel->rows);
+        const char *type = types[kernel->arithmetic], *level = ck_isa_name(kernel->isa);
+        snprintf(start, sizeof start, "dot_%s_%s_%s_%dx", type, type, types[sum_type(kernel->arithmetic)], (int)kernel->rows);
         const char *last = strrchr(kernel->name, '_');
         CHECK(strncmp(kernel->name, start, strlen(start)) == 0 && last && strcmp(last + 1, level) == 0);
         for (int j = 0; j < i; j++)
@@ -261,7 +297,7 @@ static void halves_load_as_in_portable_code(void)
         halves[i] = (uint16_t)i;
     ck_loader(&array, CK_F32)(expected, 1, (const char *)halves, 2, ALL);
     for (int k = 0; ck_dot_kernels[k]; k++) {
-        if (ck_dot_kernels[k]->arithmetic != CK_F32 || !runs_here(ck_dot_kernels[k]))
+        if (ck_dot_kernels[k]->arithmetic != CK_F32 || !ck_isa_runs(ck_dot_kernels[k]->isa))
             continue;
         ck_load_fn load = ck_loader_for(&array, ck_dot_kernels[k]);
         load(seen, 1, (const char *)halves, 2, ALL);
@@ -293,7 +329,7 @@ static void halves_are_stored_as_in_portable_code(void)
             memcpy(values + i, &bits, sizeof bits);
         }
         for (int k = 0; ck_dot_kernels[k]; k++) {
-            if (ck_dot_kernels[k]->arithmetic != CK_F32 || !runs_here(ck_dot_kernels[k]))
+            if (ck_dot_kernels[k]->arithmetic != CK_F32 || !ck_isa_runs(ck_dot_kernels[k]->isa))
                 continue;
             ck_store_fn store = ck_storer_for(&array, ck_dot_kernels[k]), plain = ck_storer(&array, CK_F32);
             int64_t n = between(&r, 0, MANY / 3), to_step = between(&r, 1, 3), from_step = between(&r, 1, 3);
@@ -308,11 +344,57 @@ static void halves_are_stored_as_in_portable_code(void)
     }
 }
 
+/* One pair after another, each with its products, as a kernel adds them up. */
+static float chain(const ck_dot_kernel *kernel, const ck_pair *a, const ck_pair *b, int64_t pairs)
+{
+    ck_pair panel[4][MOST_COLUMNS];
+    float sums[MOST_COLUMNS];
+    for (int64_t p = 0; p < pairs; p++)
+        for (int64_t j = 0; j < kernel->columns; j++)
+            panel[p][j] = b[p];
+    kernel->across(1, a, 1, panel, kernel->columns, &(ck_segment){0, 0, pairs}, 1, sums, kernel->columns, false);
+    return sums[0];
+}
+
+static uint16_t bits(double value) { return short_of_value(BFLOAT, value); }
+
+static void pairs_take_subnormal_numbers_for_zeros(void)
+{
+    const ck_dot_kernel *kernel;
+    for (int k = 0; (kernel = kernel_number(k)); k++) {
+        if (kernel->arithmetic != CK_BF16 || !ck_isa_runs(kernel->isa))
+            continue;
+        ck_pair least = {bits(0x1p-126), bits(0)}, below = {bits(0x1.fcp-127), bits(0)}, one = {bits(1), bits(1)};
+        ck_pair half = {bits(0.5), bits(0)}, large = {bits(0x1p100), bits(0)};
+        CHECK(chain(kernel, &least, &one, 1) == 0x1p-126f);
+        CHECK(chain(kernel, &below, &large, 1) == 0 && chain(kernel, &large, &below, 1) == 0);
+        CHECK(chain(kernel, &least, &half, 1) == 0);
+        ck_pair up[] = {{bits(0x1.8p-126), bits(0)}, {bits(-0x1p-126), bits(0)}}, ones[] = {one, one};
+        CHECK(chain(kernel, up, ones, 2) == 0);
+        ck_pair infinite = {bits(INFINITY), bits(0)};
+        CHECK(isnan(chain(kernel, &infinite, &below, 1)) && chain(kernel, &infinite, &one, 1) == INFINITY);
+    }
+}
+
+/* 1, then 2^-23 and 2^-24 in this order or the other: ties are rounded to even. */
+static void emulated_pairs_add_the_second_product_first(void)
+{
+    const ck_pair one = {bits(1), bits(0)}, ones = {bits(1), bits(1)};
+    const ck_pair b[] = {ones, ones}, up[] = {one, {bits(0x1p-24), bits(0x1p-23)}};
+    const ck_pair down[] = {one, {bits(0x1p-23), bits(0x1p-24)}};
+    CHECK(chain(&ck_dot_bf16_emulated, up, b, 2) == 1 + 0x1p-22f);
+    CHECK(chain(&ck_dot_bf16_emulated, down, b, 2) == 1 + 0x1p-23f);
+    /* Subnormal after rounding: 2^-126 - 2^-150 is a number of 24 bits, 2^-126 - 2^-151 is not. */
+    CHECK(emulated_fma(-0x1p-75f, 0x1p-75f, 0x1p-126f) == 0);
+    CHECK(emulated_fma(-0x1p-75f, 0x1p-76f, 0x1p-126f) == 0x1p-126f);
+}
+
 int main(void)
 {
     for (int i = 0; ck_dot_kernels[i]; i++)
-        if (!runs_here(ck_dot_kernels[i]))
+        if (!ck_isa_runs(ck_dot_kernels[i]->isa))
             printf("not run, this CPU has no %s: %s\n", ck_isa_name(ck_dot_kernels[i]->isa), ck_dot_kernels[i]->name);
+    RUN(levels_have_what_they_build_on);
     RUN(kernels_are_chosen_by_level);
     RUN(names_tell_type_rows_and_level);
     RUN(halves_load_as_in_portable_code);
@@ -321,5 +403,7 @@ int main(void)
     RUN(sums_along_neighbouring_rows_are_exact);
     RUN(rounded_sums_across_stay_within_their_bound);
     RUN(rounded_sums_along_stay_within_their_bound);
+    RUN(pairs_take_subnormal_numbers_for_zeros);
+    RUN(emulated_pairs_add_the_second_product_first);
     return summary();
 }

@@ -21,6 +21,9 @@ static inline int bytes_of(ck_type type)
     return bytes[type];
 }
 
+/* The dtype of sums; the arithmetic CK_BF16 has bfloat16 numbers in its operands alone. */
+static inline ck_type sum_type(ck_type arithmetic) { return arithmetic == CK_BF16 ? CK_F32 : arithmetic; }
+
 static inline double value_of_short(short_format f, uint16_t bits)
 {
     int most = (1 << f.exponent_bits) - 1, exponent = bits >> f.fraction_bits & most;

@@ -2,7 +2,7 @@
 #ifndef WATCHED_H
 #define WATCHED_H
 
-#include "kernels.h"
+#include "emulated.h"
 #include "problem.h"
 
 static multiplier watch; /* of one run at a time */
@@ -16,8 +16,10 @@ static inline bool all_numbers(const char *b, int64_t b_step, const ck_segment *
     for (int64_t s = 0; s < segment_count; s++)
         for (int64_t term = 0; term < segments[s].count; term++)
             for (int64_t j = 0; j < watched_kernel->columns; j++) {
-                const char *at = b + (segments[s].b_at + term * b_step + j) * bytes_of(type);
-                good = good && !isnan(element(type, false, at));
+                int64_t numbers = ck_products(type);
+                const char *at = b + (segments[s].b_at + term * b_step + j) * numbers * bytes_of(type);
+                for (int64_t i = 0; i < numbers; i++)
+                    good = good && !isnan(element(type, false, at + i * bytes_of(type)));
             }
     return good;
 }
@@ -31,7 +33,8 @@ static inline void watched_call(ck_dot_fn fn, int64_t rows, const void *a, int64
         terms += segments[s].count;
     atomic_fetch_add(&watch.inside, 1);
     atomic_fetch_add(&watch.calls, 1);
-    CHECK(rows >= 1 && rows <= watched_kernel->rows && terms >= 1 && terms <= CK_SUM_BLOCK);
+    CHECK(rows >= 1 && rows <= watched_kernel->rows);
+    CHECK(terms >= 1 && terms * ck_products(watched_kernel->arithmetic) <= CK_SUM_BLOCK);
     CHECK(all_numbers(b, b_step, segments, segment_count));
     if (watch.delay_us)
         nanosleep(&(struct timespec){0, watch.delay_us * 1000}, NULL);
@@ -51,11 +54,12 @@ static inline void watched_along(int64_t rows, const void *a, int64_t a_step, co
     watched_call(watched_kernel->along, rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
 }
 
-/* The kernel of a level, watched, each of its calls delayed; the one returned before no longer works. */
+/* The kernel of a level, or the emulated one of pairs whatever the level, watched, each of its calls delayed; the one
+ * returned before no longer works. */
 static inline const ck_dot_kernel *watched(ck_type arithmetic, ck_isa isa, long delay_us)
 {
     static ck_dot_kernel kernel;
-    watched_kernel = ck_dot_kernel_for(arithmetic, isa);
+    watched_kernel = arithmetic == CK_BF16 ? &ck_dot_bf16_emulated : ck_dot_kernel_for(arithmetic, isa);
     kernel = *watched_kernel;
     kernel.across = watched_across;
     kernel.along = watched_along;
@@ -70,12 +74,18 @@ static inline bool has_tile(ck_isa isa) { return ck_isa_runs(isa) && ck_dot_kern
 /* Those levels, by turns. */
 static inline ck_isa level_of(int seed)
 {
-    ck_isa levels[CK_ISAS];
+    ck_isa found[CK_ISAS];
     int count = 0;
     for (int isa = CK_GENERIC; isa < CK_ISAS; isa++)
         if (has_tile((ck_isa)isa))
-            levels[count++] = (ck_isa)isa;
-    return levels[seed % count];
+            found[count++] = (ck_isa)isa;
+    return found[seed % count];
+}
+
+static inline ck_type random_arithmetic(generator *r)
+{
+    static const ck_type choices[] = {CK_F32, CK_F32, CK_F64, CK_BF16};
+    return choices[between(r, 0, 3)];
 }
 
 /* Channels out that fill whole panels of a kernel, or leave a tail in the last one. */

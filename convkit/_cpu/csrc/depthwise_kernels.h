@@ -80,7 +80,7 @@ typedef struct {
 /* All kernels that are built in, NULL at the end; lowest level first. */
 extern const ck_depthwise_kernel *const ck_depthwise_kernels[];
 
-/* The best kernel that level `isa` has, for CK_F32 or CK_F64. */
+/* The kernel of the highest level that `isa` includes, for CK_F32 or CK_F64. */
 const ck_depthwise_kernel *ck_depthwise_kernel_for(ck_type arithmetic, ck_isa isa);
 
 #endif

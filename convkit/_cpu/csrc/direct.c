@@ -291,7 +291,8 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
     char *scratch = ck_worker_scratch(worker);
     source from = {.pixels = d->pixels, .patches = scratch, .filters = scratch + d->stage_bytes};
     sums s;
-    bool good = place_sums(d, phase, &t, from.filters + d->filter_bytes, &s) && step <= CK_SUM_BLOCK &&
+    bool good = step * ck_products(d->kernel->arithmetic) <= CK_SUM_BLOCK &&
+                place_sums(d, phase, &t, from.filters + d->filter_bytes, &s) &&
                 (d->packed || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
     if (!good || !place_pixels(d, phase, &t, step, &from)) {
         ck_worker_fail(worker, CK_BAD_PLAN);

@@ -9,6 +9,9 @@
  *
  * The filter is packed in panels as wide as the register tile: once for all tiles, or by each tile as it needs it.
  *
+ * The arithmetic CK_BF16 takes channels in pairs: what is said of channels in and of terms, means pairs then, and strides
+ * along channels in are those from pair to pair.  It gathers only where pixels are plain.
+ *
  * Serves the forward convolution, and the input gradient as one such product per stride phase, as product.h does.
  */
 #ifndef CK_DIRECT_H
@@ -44,7 +47,7 @@ typedef struct {
     bool strips_first;   /* gathering: all panels, which stay in the second-level cache, for one strip of pixels */
     int64_t image_block, row_block, col_block; /* with tiles of this size; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of channels out of a tile */
-    int64_t term_block;                        /* terms that a register tile sums at a time, at most CK_SUM_BLOCK */
+    int64_t term_block;                        /* terms that a register tile sums at a time; at most CK_SUM_BLOCK products */
     char *packed; /* [phase][group][panel][term][kernel->columns], by ck_direct_pack; NULL: each tile packs its own */
     int64_t stage_bytes, filter_bytes, tile_bytes; /* parts of a participant's scratch: pixels, filter, sums */
 } ck_direct;

@@ -40,19 +40,51 @@ static int64_t blocks_of(const ck_direct_gradient *g)
            ck_ceil_div(g->window.out_width, g->col_block);
 }
 
-static ck_block block_of(const ck_direct_gradient *g, int64_t number, int64_t *image0)
+/* A block of output pixels, counted from an image of its own. */
+typedef struct {
+    ck_block block;
+    int64_t image0;
+} place;
+
+static place place_of(const ck_direct_gradient *g, int64_t number)
 {
     int64_t across = ck_ceil_div(g->window.out_width, g->col_block);
     int64_t down = ck_ceil_div(g->window.out_height, g->row_block);
+    place at;
     ck_block b;
     b.col0 = number % across * g->col_block;
     b.cols = ck_min(g->col_block, g->window.out_width - b.col0);
     number /= across;
     b.row0 = number % down * g->row_block;
     b.rows = ck_min(g->row_block, g->window.out_height - b.row0);
-    *image0 = number / down * g->image_block;
-    b.images = ck_min(g->image_block, g->images - *image0);
-    return b;
+    at.image0 = number / down * g->image_block;
+    b.images = ck_min(g->image_block, g->images - at.image0);
+    at.block = b;
+    return at;
+}
+
+static bool same_shape(const ck_block *a, const ck_block *b)
+{
+    return a->images == b->images && a->rows == b->rows && a->cols == b->cols;
+}
+
+/* Lays down `channels` channels, from the address of the first one on in image 0: those of a block, or where the arithmetic
+ * takes pairs, those of two of them or of one and zeros. */
+static bool lay(const ck_direct_gradient *g, const ck_window *w, const ck_pixels *pixels, const place *first,
+                const place *second, int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *v)
+{
+    const int64_t *stride = pixels->array.stride;
+    const char *data = pixels->array.data;
+    if (g->kernel->arithmetic == CK_BF16) {
+        const ck_part a = {data + first->image0 * stride[0], first->block};
+        if (second == NULL)
+            return ck_lay_pairs(w, stride, &a, NULL, channels, strip, to, bytes, v);
+        const ck_part b = {data + second->image0 * stride[0], second->block};
+        return ck_lay_pairs(w, stride, &a, &b, channels, strip, to, bytes, v);
+    }
+    ck_pixels own = *pixels;
+    own.array.data += first->image0 * stride[0];
+    return ck_lay_strips(w, &own, &first->block, channels, strip, ck_size(g->kernel->arithmetic), to, bytes, v);
 }
 
 /* Where a tile's sums lie: the steps are bytes from one to the next, and `ld` is elements. */
@@ -81,34 +113,36 @@ static sums_view sums_of(const ck_direct_gradient *g, const tile *t, int64_t uni
     return (sums_view){to, columns * size, stride[0], stride[1], stride[2] / size};
 }
 
-/* The tile's part of the window, and where it finds `channels` channels of the block's pixels from channel0 on. */
-static bool view_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const ck_block *b,
-                        int64_t image0, int64_t channel0, int64_t channels, char *scratch, ck_strips *v)
+/* Where the window finds `channels` channels of the pixels of a block, or of a pair of them, from channel0 on. */
+static bool view_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const place *first,
+                        const place *second, int64_t channel0, int64_t channels, char *scratch, ck_strips *v)
 {
     int64_t size = ck_size(g->kernel->arithmetic);
     const int64_t *stride = g->pixels.array.stride;
+    const ck_block *b = &first->block;
     ck_pixels pixels = g->pixels;
-    pixels.array.data += t->group * g->image_group + image0 * stride[0] + channel0 * stride[3];
+    pixels.array.data += t->group * g->image_group + channel0 * stride[3];
     if (!g->image_in_place)
-        return ck_lay_strips(w, &pixels, b, channels, g->strip, size, scratch, g->stage_bytes, v);
+        return lay(g, w, &pixels, first, second, channels, g->strip, scratch, g->stage_bytes, v);
     int64_t row = stride[1] / size, col = stride[2] / size;
-    *v = (ck_strips){pixels.array.data + (b->row0 * w->row_step * row + b->col0 * w->col_step * col) * size,
+    *v = (ck_strips){pixels.array.data + first->image0 * stride[0] +
+                         (b->row0 * w->row_step * row + b->col0 * w->col_step * col) * size,
                      g->strip, stride[0] / size, w->row_step * row, w->col_step * col, 0, 1, row, 0, 1, col};
     return true;
 }
 
-/* The block's output gradients in the tile's panels, channels beyond the last filled with zeros. */
-static bool view_gradients(const ck_direct_gradient *g, const tile *t, const ck_block *b, int64_t image0, char *scratch,
-                           ck_strips *v)
+/* Their output gradients in the tile's panels, channels beyond the last filled with zeros. */
+static bool view_gradients(const ck_direct_gradient *g, const tile *t, const place *first, const place *second,
+                           char *scratch, ck_strips *v)
 {
     static const int64_t here[] = {0};
     int64_t size = ck_size(g->kernel->arithmetic), columns = g->kernel->columns;
     const int64_t *stride = g->gradients.array.stride;
     ck_pixels gradients = g->gradients;
-    gradients.array.data +=
-        t->group * g->gradient_group + image0 * stride[0] + t->panel0 * columns * stride[3];
+    const ck_block *b = &first->block;
+    gradients.array.data += t->group * g->gradient_group + t->panel0 * columns * stride[3];
     if (g->gradient_in_place) {
-        *v = (ck_strips){gradients.array.data + b->row0 * stride[1] + b->col0 * stride[2],
+        *v = (ck_strips){gradients.array.data + first->image0 * stride[0] + b->row0 * stride[1] + b->col0 * stride[2],
                          columns, stride[0] / size, stride[1] / size, stride[2] / size, 0, 1, 0, 0, 1, 0};
         return true;
     }
@@ -116,7 +150,7 @@ static bool view_gradients(const ck_direct_gradient *g, const tile *t, const ck_
                             .out_height = g->window.out_height, .out_width = g->window.out_width,
                             .row_step = 1, .col_step = 1, .rows = 1, .cols = 1, .row_at = here, .col_at = here};
     int64_t channels = ck_min(t->panels * columns, g->out_channels - t->panel0 * columns);
-    return ck_lay_strips(&grid, &gradients, b, channels, columns, size, scratch, g->gradient_bytes, v);
+    return lay(g, &grid, &gradients, first, second, channels, columns, scratch, g->gradient_bytes, v);
 }
 
 /* The block's pixels in runs that lie evenly in both operands. */
@@ -193,22 +227,22 @@ static void add_strips(const ck_direct_gradient *g, const tile *t, const ck_wind
         }
 }
 
-static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number, char *scratch, sums_view sums,
-                      bool add)
+static bool add_blocks(const ck_direct_gradient *g, const tile *t, const place *first, const place *second,
+                       char *scratch, sums_view sums, bool add)
 {
-    int64_t image0, size = ck_size(g->kernel->arithmetic), at_once = g->strips_at_once * g->strip;
-    const ck_block b = block_of(g, number, &image0);
+    int64_t size = ck_size(g->kernel->arithmetic), at_once = g->strips_at_once * g->strip;
+    const ck_block b = first->block;
     ck_window w = g->window;
     w.rows = t->taps;
     w.row_at += t->tap0;
     ck_strips x, dy;
     walk s = {.kernel = g->kernel, .add = add};
-    if (b.images * b.rows * b.cols > CK_SUM_BLOCK ||
-        !view_gradients(g, t, &b, image0, scratch + g->stage_bytes, &dy))
+    if (b.images * b.rows * b.cols * ck_products(g->kernel->arithmetic) > CK_SUM_BLOCK ||
+        !view_gradients(g, t, first, second, scratch + g->stage_bytes, &dy))
         return false;
     for (int64_t c = 0; c < t->channels; c += at_once) {
         int64_t channels = ck_min(at_once, t->channels - c);
-        if (!view_pixels(g, t, &w, &b, image0, t->channel0 + c, channels, scratch, &x))
+        if (!view_pixels(g, t, &w, first, second, t->channel0 + c, channels, scratch, &x))
             return false;
         if (c == 0 || !g->image_in_place) {
             s.count = segments_of(&b, &x, &dy, s.segments);
@@ -221,17 +255,31 @@ static bool add_block(const ck_direct_gradient *g, const tile *t, int64_t number
     return true;
 }
 
+/* Adds a step of the sum: a block, or where the arithmetic takes pairs, two of them, together if they can be paired. */
+static bool add_step(const ck_direct_gradient *g, const tile *t, int64_t step, char *scratch, sums_view sums, bool add)
+{
+    int64_t blocks = ck_products(g->kernel->arithmetic), number = step * blocks;
+    const place first = place_of(g, number);
+    if (blocks == 1 || number + 1 == blocks_of(g))
+        return add_blocks(g, t, &first, NULL, scratch, sums, add);
+    const place second = place_of(g, number + 1);
+    if (same_shape(&first.block, &second.block))
+        return add_blocks(g, t, &first, &second, scratch, sums, add);
+    return add_blocks(g, t, &first, NULL, scratch, sums, add) && add_blocks(g, t, &second, NULL, scratch, sums, true);
+}
+
 static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_direct_gradient *g = ctx;
     int64_t slice = unit % g->slices;
     const tile t = tile_of(g, unit / g->slices);
     const sums_view sums = sums_of(g, &t, unit);
-    int64_t first = slice * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
-    for (int64_t number = first; number < last; number++) {
+    int64_t steps = ck_ceil_div(blocks_of(g), ck_products(g->kernel->arithmetic));
+    int64_t first = slice * g->slice_blocks, last = ck_min(steps, first + g->slice_blocks);
+    for (int64_t step = first; step < last; step++) {
         if (ck_worker_stop(worker))
             return;
-        if (!add_block(g, &t, number, ck_worker_scratch(worker), sums, number > first)) {
+        if (!add_step(g, &t, step, ck_worker_scratch(worker), sums, step > first)) {
             ck_worker_fail(worker, CK_BAD_PLAN);
             return;
         }

@@ -7,6 +7,8 @@
  * For each block the tile's output gradients are laid down panel by panel, and the image strip by strip, some strips at a
  * time; a panel then stays in the first-level cache while all these strips and taps meet it.  Where a pixel has few
  * channels, its taps are neighbours instead: a strip is all channels, and the taps of a row are one run of rows.
+ *
+ * The arithmetic CK_BF16 takes pixels in pairs: one of a block and one of the next block, if that has the same shape.
  */
 #ifndef CK_DIRECT_GRADIENT_H
 #define CK_DIRECT_GRADIENT_H
@@ -32,7 +34,7 @@ typedef struct {
     int64_t strip;                             /* channels in of a strip */
     int64_t tap_block, strip_block, panel_block; /* tap rows, strips and panels of a tile */
     int64_t strips_at_once;                      /* strips that are laid down together */
-    int64_t slices, slice_blocks;
+    int64_t slices, slice_blocks; /* CK_BF16: pairs of blocks */
     char *partials; /* unless out_in_place: [tile][slice][panel][tap][channel in][kernel->columns] */
     int64_t stage_bytes, gradient_bytes; /* parts of a participant's scratch */
 } ck_direct_gradient;

@@ -3,15 +3,16 @@
 #define CK_KERNELS_H
 
 #include "convert.h"
+#include "isa.h"
 
-/* ISA levels, the better ones later.  Not each has all that the ones before it have: CPUs with AVX-512 may lack AVX-VNNI. */
-typedef enum { CK_GENERIC, CK_AVX2, CK_AVX2VNNI, CK_AVX512, CK_AVX512VNNI, CK_ISAS } ck_isa;
+/* Two terms of a sum of bfloat16 products; where the number of terms is odd, `second` is zero in the last pair of both
+ * operands. */
+typedef struct {
+    uint16_t first, second;
+} ck_pair;
 
-/* Whether every CPU of level `isa` can run what is compiled for level `part`. */
-bool ck_isa_has(ck_isa isa, ck_isa part);
-
-/* Whether the CPU has the level and the operating system saves its registers, and it is built in. */
-bool ck_isa_runs(ck_isa isa);
+/* The products that an element of both operands adds to a sum. */
+static inline int64_t ck_products(ck_type arithmetic) { return arithmetic == CK_BF16 ? 2 : 1; }
 
 /* Terms that lie evenly in both operands: `count` of them from a + a_at and b + b_at on, in elements. */
 typedef struct {
@@ -22,6 +23,9 @@ typedef struct {
  * j < columns of the kernel.  The sum runs in one chain per element, so that the caller passes at most CK_SUM_BLOCK
  * terms.  The caller guarantees 1 <= rows <= the kernel's rows, and that a, b and c may be accessed wherever rows,
  * columns and segments say; they are aligned to their elements, no more.  c must not overlap a or b.
+ *
+ * Elements are numbers of the kernel's arithmetic.  CK_BF16: those of a and b are a ck_pair, and each adds two products,
+ * so that the caller passes half as many; c is float32.  Subnormal numbers count as zeros there, in operands and sums.
  *
  * In `across`, rows are a_step elements apart and terms are neighbours in a; rows of b are `columns` elements, dense.
  * In `along`, rows are neighbours in a and terms are a_step elements apart; rows of b are b_step elements apart. */
@@ -38,19 +42,14 @@ typedef struct {
     ck_store_fn store_half;
 } ck_dot_kernel;
 
-/* All kernels that are built in, NULL at the end; lowest level first. */
+/* All kernels that are built in, NULL at the end; lower levels first. */
 extern const ck_dot_kernel *const ck_dot_kernels[];
 
-/* The best kernel that level `isa` has, for CK_F32 or CK_F64. */
+/* The kernel of the highest level that `isa` includes; NULL where there is none, which is never so for CK_F32 and CK_F64. */
 const ck_dot_kernel *ck_dot_kernel_for(ck_type arithmetic, ck_isa isa);
 
 /* As ck_loader and ck_storer for the kernel's arithmetic, with the instructions of its level. */
 ck_load_fn ck_loader_for(const ck_array *array, const ck_dot_kernel *kernel);
 ck_store_fn ck_storer_for(const ck_array *array, const ck_dot_kernel *kernel);
-
-/* The best level that runs. */
-ck_isa ck_best_isa(void);
-
-const char *ck_isa_name(ck_isa isa);
 
 #endif

@@ -1,5 +1,7 @@
 #include "padded.h"
 
+#include "pairs.h"
+
 #include <string.h>
 
 static void range_of(const int64_t *at, int64_t taps, int64_t first, int64_t count, int64_t step, int64_t *start,
@@ -12,6 +14,19 @@ static void range_of(const int64_t *at, int64_t taps, int64_t first, int64_t cou
     }
     *start = first * step + low;
     *length = (count - 1) * step + high - low + 1;
+}
+
+/* A run of pixels of a row. */
+static void lay_pixels(const ck_pixels *p, int64_t channels, int64_t size, int64_t pitch, const char *from, int64_t count,
+                       char *to)
+{
+    const int64_t *stride = p->array.stride;
+    if (p->plain && stride[2] == channels * size && pitch == channels)
+        memcpy(to, from, (size_t)(count * channels * size));
+    else if (p->paired)
+        ck_pair_neighbours((ck_pair *)to, pitch, 1, from, stride[2], stride[3] / 2, count, p->paired);
+    else
+        ck_load_block(p->load, size, to, pitch, 1, from, stride[2], stride[3], count, channels);
 }
 
 bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block *block, int64_t channels, int64_t size,
@@ -35,12 +50,7 @@ bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block
             memset(to, 0, (size_t)(left * pitch * size));
             memset(to + right * pitch * size, 0, (size_t)((cols - right) * pitch * size));
             const char *from = a->data + n * a->stride[0] + row * a->stride[1] + (col0 + left) * a->stride[2];
-            char *inside = to + left * pitch * size;
-            if (pixels->plain && a->stride[2] == channels * size && pitch == channels)
-                memcpy(inside, from, (size_t)((right - left) * channels * size));
-            else
-                ck_load_block(pixels->load, size, inside, pitch, 1, from, a->stride[2], a->stride[3], right - left,
-                              channels);
+            lay_pixels(pixels, channels, size, pitch, from, right - left, to + left * pitch * size);
         }
     return true;
 }

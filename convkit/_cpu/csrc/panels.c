@@ -1,5 +1,7 @@
 #include "panels.h"
 
+#include "pairs.h"
+
 #include <string.h>
 
 /* Channels that are converted at a time; a row of them stays in the first-level cache. */
@@ -60,6 +62,20 @@ static void pack_rows(const ck_direct *d, int64_t panels, int64_t channels, cons
     }
 }
 
+/* The same in pairs of terms: `rows` of them, made of `numbers` channels in. */
+static void pack_pairs(const ck_direct *d, int64_t panels, int64_t channels, const char *from, int64_t rows,
+                       int64_t numbers, char *to, int64_t panel_step)
+{
+    int64_t columns = d->kernel->columns, in = d->filter.stride[2] / 2, out = d->filter.stride[3];
+    for (int64_t p = 0; p < panels; p++) {
+        int64_t count = ck_min(columns, channels - p * columns);
+        ck_pair *panel = (ck_pair *)to + p * panel_step;
+        if (count < columns)
+            memset(panel, 0, (size_t)(rows * columns) * sizeof *panel);
+        ck_pair_neighbours(panel, 1, columns, from + p * columns * out, out, in, count, numbers);
+    }
+}
+
 void ck_pack_panels(const ck_direct *d, const ck_direct_phase *phase, int64_t group, int64_t panel0, int64_t panels,
                     int64_t k0, int64_t k1, char *to, int64_t panel_step)
 {
@@ -71,7 +87,10 @@ void ck_pack_panels(const ck_direct *d, const ck_direct_phase *phase, int64_t gr
         int64_t tap = k0 / in, c = k0 - tap * in, rows = ck_min(in - c, k1 - k0);
         const char *from = group_data + phase->row_tap[tap / phase->window.cols] * stride[0] +
                            phase->col_tap[tap % phase->window.cols] * stride[1] + c * stride[2];
-        pack_rows(d, panels, channels, from, rows, to, panel_step);
+        if (d->pixels.paired)
+            pack_pairs(d, panels, channels, from, rows, ck_min(2 * rows, d->pixels.paired - 2 * c), to, panel_step);
+        else
+            pack_rows(d, panels, channels, from, rows, to, panel_step);
         to += rows * columns * size;
         k0 += rows;
     }

@@ -73,7 +73,7 @@ typedef struct {
 /* All kernels that are built in, NULL at the end; lowest level first. */
 extern const ck_planar_kernel *const ck_planar_kernels[];
 
-/* The kernel of the highest level up to `isa`, for CK_F32 or CK_F64. */
+/* The kernel of the highest level that `isa` includes, for CK_F32 or CK_F64. */
 const ck_planar_kernel *ck_planar_kernel_for(ck_type arithmetic, ck_isa isa);
 
 #endif

@@ -1,5 +1,7 @@
 #include "strips.h"
 
+#include "pairs.h"
+
 #include <string.h>
 
 /* Pixels that are split into strips before the next ones are looked at, so that their lines are read from memory once;
@@ -185,18 +187,36 @@ static int64_t first_from(const range *r, int64_t bound)
     return r->first >= bound ? 0 : ck_min(r->count, ck_ceil_div(bound - r->first, r->every));
 }
 
+/* What a window meets from a block, and where it is laid down; false if that takes more than `bytes`. */
+static bool place_strips(const ck_window *w, const ck_block *block, int64_t channels, int64_t strip, int64_t size,
+                         const char *to, int64_t bytes, range *rows, range *cols, ck_strips *view)
+{
+    *rows = range_of(w->row_at, w->rows, block->row0, block->rows, w->row_step);
+    *cols = range_of(w->col_at, w->cols, block->col0, block->cols, w->col_step);
+    int64_t row_pitch = cols->count * strip, image_step = rows->count * row_pitch;
+    int64_t strip_step = block->images * image_step;
+    *view = (ck_strips){to,
+                        strip_step,
+                        image_step,
+                        w->row_step / rows->every * row_pitch,
+                        w->col_step / cols->every * strip,
+                        rows->low,
+                        rows->every,
+                        row_pitch,
+                        cols->low,
+                        cols->every,
+                        strip};
+    return ck_ceil_div(channels, strip) * strip_step * size <= bytes;
+}
+
 bool ck_lay_strips(const ck_window *w, const ck_pixels *pixels, const ck_block *block, int64_t channels, int64_t strip,
                    int64_t size, char *to, int64_t bytes, ck_strips *view)
 {
-    const range rows = range_of(w->row_at, w->rows, block->row0, block->rows, w->row_step);
-    const range cols = range_of(w->col_at, w->cols, block->col0, block->cols, w->col_step);
-    int64_t row_pitch = cols.count * strip, image_step = rows.count * row_pitch;
-    int64_t strip_step = block->images * image_step;
-    if (ck_ceil_div(channels, strip) * strip_step * size > bytes)
+    range rows, cols;
+    if (!place_strips(w, block, channels, strip, size, to, bytes, &rows, &cols, view))
         return false;
-    *view = (ck_strips){to, strip_step, image_step, w->row_step / rows.every * row_pitch,
-                        w->col_step / cols.every * strip, rows.low, rows.every, row_pitch, cols.low, cols.every, strip};
-    const layer l = {pixels, channels, strip, size, strip_step * size};
+    int64_t row_pitch = cols.count * strip;
+    const layer l = {pixels, channels, strip, size, view->strip_step * size};
     const ck_array *a = &pixels->array;
     int64_t left = first_from(&cols, 0), right = ck_max(left, first_from(&cols, w->width));
     for (int64_t n = 0; n < block->images; n++)
@@ -211,6 +231,61 @@ bool ck_lay_strips(const ck_window *w, const ck_pixels *pixels, const ck_block *
             lay(&l, to + left * strip * size,
                 a->data + n * a->stride[0] + row * a->stride[1] + (cols.first + left * cols.every) * a->stride[2],
                 cols.every * a->stride[2], right - left);
+        }
+    return true;
+}
+
+/* A row of a block's pixels: those from `left` on and before `right` lie inside the image. */
+typedef struct {
+    const char *data; /* of pixel 0, which need not be inside */
+    int64_t left, right;
+} row_of_pixels;
+
+static row_of_pixels row_of(const ck_window *w, const int64_t stride[4], const ck_part *part, int64_t image, int64_t i)
+{
+    if (part == NULL)
+        return (row_of_pixels){NULL, 0, 0};
+    const range rows = range_of(w->row_at, w->rows, part->block.row0, part->block.rows, w->row_step);
+    const range cols = range_of(w->col_at, w->cols, part->block.col0, part->block.cols, w->col_step);
+    int64_t row = rows.first + i * rows.every, left = first_from(&cols, 0), right = first_from(&cols, w->width);
+    if (row < 0 || row >= w->height || left >= right)
+        return (row_of_pixels){NULL, 0, 0};
+    return (row_of_pixels){part->data + image * stride[0] + row * stride[1] + cols.first * stride[2], left, right};
+}
+
+static const char *pixel_of(const row_of_pixels *r, int64_t pixel, int64_t step)
+{
+    return pixel >= r->left && pixel < r->right ? r->data + pixel * step : NULL;
+}
+
+/* The first pixel after this one at which a row enters the image or leaves it. */
+static int64_t next_edge(const row_of_pixels *r, int64_t pixel, int64_t count)
+{
+    return pixel < r->left ? r->left : pixel < r->right ? r->right : count;
+}
+
+bool ck_lay_pairs(const ck_window *w, const int64_t stride[4], const ck_part *first, const ck_part *second,
+                  int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view)
+{
+    range rows, cols;
+    if (!place_strips(w, &first->block, channels, strip, sizeof(ck_pair), to, bytes, &rows, &cols, view))
+        return false;
+    int64_t step = cols.every * stride[2];
+    ck_pair *pairs = (ck_pair *)to;
+    for (int64_t n = 0; n < first->block.images; n++)
+        for (int64_t i = 0; i < rows.count; i++, pairs += cols.count * strip) {
+            const row_of_pixels a = row_of(w, stride, first, n, i), b = row_of(w, stride, second, n, i);
+            for (int64_t pixel = 0, next; pixel < cols.count; pixel = next) {
+                next = ck_min(next_edge(&a, pixel, cols.count), next_edge(&b, pixel, cols.count));
+                const char *at_a = pixel_of(&a, pixel, step), *at_b = pixel_of(&b, pixel, step);
+                ck_pair *strips = pairs + pixel * strip;
+                for (int64_t c = 0; c < channels; c += strip, strips += view->strip_step) {
+                    int64_t count = ck_min(strip, channels - c);
+                    ck_pair_up(strips, strip, 1, at_a ? at_a + c * stride[3] : NULL, at_b ? at_b + c * stride[3] : NULL,
+                               step, stride[3], next - pixel, count);
+                    ck_pair_up(strips + count, strip, 1, NULL, NULL, 0, 0, next - pixel, strip - count);
+                }
+            }
         }
     return true;
 }

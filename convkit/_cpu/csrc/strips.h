@@ -32,4 +32,15 @@ static inline int64_t ck_tap_at(const ck_strips *v, const ck_window *w, int64_t 
 bool ck_lay_strips(const ck_window *window, const ck_pixels *pixels, const ck_block *block, int64_t channels,
                    int64_t strip, int64_t size, char *to, int64_t bytes, ck_strips *view);
 
+/* A block of bfloat16 pixels: `data` is the first of the channels in the block's first image. */
+typedef struct {
+    const char *data;
+    ck_block block;
+} ck_part;
+
+/* The same for two blocks of one shape, laid down as pairs (ck_pair), each of a pixel of the first and one of the second
+ * block; NULL stands for a second block of zeros.  Elements of the view are pairs, and pixels are those of one block. */
+bool ck_lay_pairs(const ck_window *window, const int64_t stride[4], const ck_part *first, const ck_part *second,
+                  int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view);
+
 #endif
