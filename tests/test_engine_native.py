@@ -21,7 +21,16 @@ def test_engine_drivers(kind: str, tmp_path: Path) -> None:
     for tool in ("gcc", "make"):
         assert shutil.which(tool), f"{tool} is needed to test csrc/"
     done = subprocess.run(
-        ["make", f"-j{os.cpu_count()}", "-f", str(MAKEFILE), "CC=gcc", f"BUILD={tmp_path}", f"DRIVERS={DRIVERS}", f"run-{kind}"],
+        [
+            "make",
+            f"-j{os.cpu_count()}",
+            "-f",
+            str(MAKEFILE),
+            "CC=gcc",
+            f"BUILD={tmp_path}",
+            f"DRIVERS={DRIVERS}",
+            f"run-{kind}",
+        ],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
