@@ -12,7 +12,7 @@ import measuring
 import numpy as np
 import threadpoolctl
 from measuring import Figure
-from problems import OPS, Layer, Problem, WrongResultError
+from problems import FLOAT_OPS, Layer, Problem, WrongResultError
 
 PROBLEMS = [Problem.parse(f"n16 h56 w56 c64 k64 r3 s1 SAME {data_format} float32") for data_format in ("NHWC", "NCHW")]
 QUICK = [Problem.parse(f"n1 h14 w14 c16 k16 r3 s1 SAME {data_format} float32") for data_format in ("NHWC", "NCHW")]
@@ -60,7 +60,7 @@ def measure(problem, threads, rounds):
     layer.check()
     yardsticks = products(problem)
     figures = []
-    for op in OPS:
+    for op in FLOAT_OPS:
 
         def progress(text, op=op):
             measuring.progress(f"{problem}, {threads} threads, {op}: {text}")

@@ -68,7 +68,8 @@ class Race:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    lists = compare.all_lists()
+    # Of fused int8 convolutions there is one family only.
+    lists = {name: cases for name, cases in compare.all_lists().items() if name != "int8"}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problem", nargs="*", type=Case.parse, help="instead of the lists, as for compare.py")
     parser.add_argument("--lists", nargs="+", choices=sorted(lists), default=sorted(set(lists) - {compare.QUICK}))

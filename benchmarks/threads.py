@@ -19,7 +19,7 @@ from pathlib import Path
 import measuring
 import numpy as np
 from measuring import Figure
-from problems import OPS, Layer, Problem, WrongResultError
+from problems import FLOAT_OPS, Layer, Problem, WrongResultError
 
 USER_THREADS = 8
 SHARE_TARGET = 0.9
@@ -195,7 +195,7 @@ def tiny_calls():
         layer = Layer(problem)
         layer.check()
         where = "" if problem is TINY[0] else f" {problem.data_format}"
-        for op in OPS:
+        for op in FLOAT_OPS:
             yield f"{op}{where}", layer.calls[op]
         for op, call in layer.packed_calls.items():
             yield f"{op}{where} packed", functools.partial(call, layer.pack(op))
