@@ -5,12 +5,20 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
-from .._registry import Implementation, NeedsWorkspace, Plan, Problem
+from .._registry import Implementation, Plan, Problem
 from . import _engine, blas, depthwise_tiles, plan
 from .depthwise_tiles import DepthwiseGradientSpec, DepthwiseSpec
-from .families import EmptyPlan, EnginePlan, ZeroPlan, limit_of, padded_sentence, reasons
+from .families import (
+    EmptyPlan,
+    EnginePlan,
+    ZeroPlan,
+    limit_of,
+    meets_no_pixel,
+    padded_sentence,
+    planning_objection,
+    reasons,
+)
 from .machine import Machine
 
 # Filters of a channel beyond which products are faster, but for the input gradient: with 8 these kernels are twice as
@@ -43,19 +51,7 @@ class Depthwise(Implementation):
             return f"a group has {g.group_in} channels in, and must have one"
         if g.group_out > plan.SUM_BLOCK:
             return f"each channel has {g.group_out} filters, more than {plan.SUM_BLOCK}"
-        if problem.empty:
-            return None
-        if problem.op == "conv2d_backprop_input":
-            if plan.count_phases(g) == 0:
-                return None
-            refusal = plan.phases_objection(g)
-            if refusal is not None:
-                return refusal
-        try:
-            _spec(problem, machine)
-        except WorkspaceError as error:
-            return NeedsWorkspace(error)
-        return None
+        return planning_objection(problem, lambda: _spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
         filters = problem.geometry.group_out
@@ -66,7 +62,7 @@ class Depthwise(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return EmptyPlan()
-        if problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0:
+        if meets_no_pixel(problem):
             return ZeroPlan()
         spec = _spec(problem, machine)
         if isinstance(spec, DepthwiseSpec):

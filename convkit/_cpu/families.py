@@ -354,31 +354,34 @@ LEAST_PRODUCT_FLOPS = 50_000
 LEAST_ACROSS = 4
 
 
-def _meets_no_pixel(problem: Problem) -> bool:
+def meets_no_pixel(problem: Problem) -> bool:
     """Tell whether no tap of an input gradient meets a pixel, so that there is nothing to plan."""
     return problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0
+
+
+def planning_objection(problem: Problem, spec_of: Callable[[], object]) -> str | None:
+    """Return why a family that gathers input gradients phase by phase cannot plan a problem, or None."""
+    if problem.empty or meets_no_pixel(problem):
+        return None
+    if problem.op == "conv2d_backprop_input":
+        refusal = plan.phases_objection(problem.geometry)
+        if refusal is not None:
+            return refusal
+    try:
+        spec_of()
+    except WorkspaceError as error:
+        return NeedsWorkspace(error)
+    return None
 
 
 class Direct(Implementation):
     """The project's own register tiles, walking over the image itself."""
 
     def objection(self, problem: Problem, machine: Any) -> str | None:
-        if problem.empty:
-            return None
-        if _meets_no_pixel(problem):
-            return None
-        if problem.op == "conv2d_backprop_input":
-            refusal = plan.phases_objection(problem.geometry)
-            if refusal is not None:
-                return refusal
-        try:
-            _direct_spec(problem, machine)
-        except WorkspaceError as error:
-            return NeedsWorkspace(error)
-        return None
+        return planning_objection(problem, lambda: _direct_spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
-        if problem.empty or _meets_no_pixel(problem):
+        if problem.empty or meets_no_pixel(problem):
             return None
         g = problem.geometry
         width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
@@ -413,7 +416,7 @@ class Direct(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return EmptyPlan()
-        if _meets_no_pixel(problem):
+        if meets_no_pixel(problem):
             return ZeroPlan()
         spec = _direct_spec(problem, machine)
         if isinstance(spec, direct.DirectSpec):

@@ -8,11 +8,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
-from .._registry import Implementation, NeedsWorkspace, Plan, Problem
+from .._registry import Implementation, Plan, Problem
 from . import _engine, blas, plan, planar_tiles
-from .families import EmptyPlan, EnginePlan, ZeroPlan, limit_of, padded_sentence, reasons
+from .families import (
+    EmptyPlan,
+    EnginePlan,
+    ZeroPlan,
+    limit_of,
+    meets_no_pixel,
+    padded_sentence,
+    planning_objection,
+    reasons,
+)
 from .isa import tile_for
 from .machine import Machine
 from .planar_tiles import PlanarGradientSpec, PlanarSpec
@@ -55,19 +63,7 @@ class Planar(Implementation):
                 f"there are {g.in_channels} channels in and {g.out_channels} out, and it is for {FEW_CHANNELS} at most "
                 "on either side"
             )
-        if problem.empty:
-            return None
-        if problem.op == "conv2d_backprop_input":
-            if plan.count_phases(g) == 0:
-                return None
-            refusal = plan.phases_objection(g)
-            if refusal is not None:
-                return refusal
-        try:
-            _spec(problem, machine)
-        except WorkspaceError as error:
-            return NeedsWorkspace(error)
-        return None
+        return planning_objection(problem, lambda: _spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
         g = problem.geometry
@@ -92,7 +88,7 @@ class Planar(Implementation):
     def plan(self, problem: Problem, machine: Any) -> Plan:
         if problem.empty:
             return EmptyPlan()
-        if problem.op == "conv2d_backprop_input" and plan.count_phases(problem.geometry) == 0:
+        if meets_no_pixel(problem):
             return ZeroPlan()
         spec = _spec(problem, machine)
         if isinstance(spec, PlanarSpec):
