@@ -178,7 +178,7 @@ def _check_bias(bias: tuple[tuple[int, ...], np.dtype[Any]] | None, channels: in
     shape, given = bias
     if shape != (channels,):
         raise ShapeError(
-            f"{OP}: bias has shape {shape}, but must have one number for each of the filter's {channels} output "
+            f"{OP}: bias has shape {show(shape)}, but must have one number for each of the filter's {channels} output "
             f"channels, shape ({channels},)"
         )
     allowed = BIASES.get(dtype, (dtype,))
@@ -194,7 +194,7 @@ def _check_side(side: Form | None, shape: tuple[int, ...], dtype: str, out_dtype
     if side is None:
         return
     if side[0] != shape:
-        raise ShapeError(f"{OP}: side_input has shape {side[0]}, but the result has shape {shape}")
+        raise ShapeError(f"{OP}: side_input has shape {show(side[0])}, but the result has shape {shape}")
     allowed = dict.fromkeys(("int8", "uint8", out_dtype.name) if dtype == "int8" else (dtype, out_dtype.name))
     if side[2].name not in allowed:
         raise DTypeError(
@@ -208,7 +208,7 @@ def _check_zero_point(name: str, value: int, dtype: np.dtype[Any], of: str) -> N
     least, most = (limits.min, limits.max) if limits else (0, 0)
     if not least <= value <= most:
         raise ArgumentError(
-            f"{OP}: {name} is {value}, but with {of} of dtype {dtype.name} it must be "
+            f"{OP}: {name} is {show(value)}, but with {of} of dtype {dtype.name} it must be "
             + (f"from {least} to {most}" if limits else "0")
         )
 
