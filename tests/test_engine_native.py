@@ -24,6 +24,7 @@ def test_engine_drivers(kind: str, tmp_path: Path) -> None:
         [
             "make",
             f"-j{os.cpu_count()}",
+            "-O",
             "-f",
             str(MAKEFILE),
             "CC=gcc",
