@@ -15,6 +15,7 @@ _Array = npt.NDArray[Any]
 SUM_BLOCK: int
 TYPES: dict[str, int]
 ISA_LEVELS: tuple[str, ...]
+ISA_BUILT: tuple[str, ...]
 ISA_RUNS: tuple[str, ...]
 ISA_PARTS: dict[str, tuple[str, ...]]
 BEST_ISA: str

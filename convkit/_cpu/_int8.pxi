@@ -154,7 +154,7 @@ cdef class Int8(Run):
         d.side_scale = terms.side_scale
         if terms.bias is not None:
             bias = terms.bias
-            if bias.dtype == np.int32:
+            if cnp.PyArray_TYPE(bias) == cnp.NPY_INT32:
                 d.integer_bias = <const int *>cnp.PyArray_DATA(bias)
             else:
                 d.bias = <const float *>cnp.PyArray_DATA(bias)

@@ -143,6 +143,12 @@ static void set_up(problem *p, generator *r, const ck_int8_kernel *kernel)
     d->images = between(r, 1, 3);
     d->groups = one_in(r, 3) ? between(r, 2, 5) : 1;
     d->in_channels = between(r, 1, 17);
+    if (one_in(r, 4)) { /* pixels that may be read where they lie */
+        w->height = w->out_height, w->width = w->out_width;
+        w->rows = w->cols = w->row_step = w->col_step = 1;
+        p->row_at[0] = p->col_at[0] = 0;
+        d->in_channels = 4 * between(r, 1, 9);
+    }
     d->out_channels = one_in(r, 2) ? between(r, 1, 17) : between(r, 1, 70);
     p->channels[0] = d->groups * d->in_channels;
     p->channels[1] = d->groups * d->out_channels;
@@ -240,12 +246,11 @@ static void native(const ck_int8_image *image, const char *from, unsigned char *
 /* Finishes one sum with the kernel's own epilogue, which is tested elsewhere, as the only channel of one row. */
 static bool right(const ck_int8 *d, int32_t sum, int64_t channel, const char *side, const char *out)
 {
-    int32_t sums[CK_INT8_MOST_COLUMNS] = {sum}, correction[CK_INT8_MOST_COLUMNS] = {0};
+    const int32_t sums[CK_INT8_MOST_COLUMNS] = {
+        (int32_t)((uint32_t)sum + (d->integer_bias ? (uint32_t)d->integer_bias[channel] : 0u))};
     float scale[CK_INT8_MOST_COLUMNS] = {d->scale[d->scale_per_channel ? channel : 0]};
     float bias[CK_INT8_MOST_COLUMNS] = {d->bias ? d->bias[channel] : -0.0f};
-    if (d->integer_bias)
-        correction[0] = d->integer_bias[channel];
-    const ck_int8_epilogue e = {d->out.type, d->side.type, correction, scale, bias, d->side_scale, d->low, d->high,
+    const ck_int8_epilogue e = {d->out.type, d->side.type, scale, bias, d->side_scale, d->low, d->high,
                                 d->output_zero_point, d->relu};
     unsigned char beside[4] = {0}, wanted[4], seen[4];
     if (d->side.type == CK_F32)

@@ -21,24 +21,40 @@ enum { CK_NARROW_PAIR = 128 };
 static inline int64_t ck_form_size(ck_form form) { return form == CK_WORDS ? 2 : 1; }
 static inline int64_t ck_form_unit(ck_form form) { return CK_UNIT_BYTES / ck_form_size(form); }
 
-/* c[i][j] = sum over the steps s of the unit at a + i * a_step + at[s] times filter unit (s, j), plus what c holds if
- * `add`.  a_step and at are in bytes; b is dense, [step][columns]; c is dense, [row][columns].  The caller guarantees
- * 1 <= rows <= the form's rows; no alignment is needed; c must not overlap a or b. */
-typedef void (*ck_int8_dot_fn)(int64_t rows, const void *a, int64_t a_step, const int64_t *at, int64_t steps,
-                               const void *b, int32_t *c, bool add);
-
-/* What becomes of a sum, for the columns of one panel; every array has as many elements as the kernel has columns. */
+/* What becomes of a sum, for the columns of one panel; the arrays have as many elements as the kernel has columns. */
 typedef struct {
-    ck_type out;             /* CK_I32: the sum and `correction`, nothing else; CK_I8, CK_U8, CK_F32 */
+    ck_type out;             /* CK_I32: the sum, nothing else; CK_I8, CK_U8, CK_F32 */
     ck_type side;            /* CK_I8, CK_U8 or CK_F32; CK_TYPES where there is none */
-    const int32_t *correction;
     const float *scale;
     const float *bias;       /* -0.0 where there is none, which added to anything leaves it as it is */
     float side_scale;
-    float low, high;         /* of an integer result, less its zero point; whole numbers */
+    float low, high;         /* of an integer result, less its zero point; whole numbers within 255 */
     int32_t zero_point;
     bool relu;               /* of a float32 result */
 } ck_int8_epilogue;
+
+/* Products of some rows of pixels with one panel of the filter.  The sum of row i and column j is
+ *   (start ? start[j] : c[i][j]) + sum over the steps s of the unit at a + i * a_step + at[s] times filter unit (s, j).
+ * It goes to c[i][j] or, where there is an epilogue, through that to out, as `finish` says. */
+typedef struct {
+    const void *a; /* a_step and at are in bytes */
+    int64_t a_step;
+    const int64_t *at;
+    int64_t steps;
+    const void *b; /* dense, [step][columns] */
+    uint8_t flip;  /* of bytes, 0x80 or 0: what is added to them, modulo 256; 0 where pairs saturate, and of words */
+    const int32_t *start;
+    int32_t *c; /* dense, [row][columns]; may be NULL if there are `start` and an epilogue */
+    const ck_int8_epilogue *epilogue; /* of results of one byte, or NULL */
+    const char *side;
+    int64_t side_step;
+    char *out;
+    int64_t out_step;
+} ck_int8_products;
+
+/* The caller guarantees 1 <= rows <= the form's rows; no alignment is needed; what is written overlaps nothing read but
+ * c, and the side input where its elements are those of the result. */
+typedef void (*ck_int8_dot_fn)(int64_t rows, const ck_int8_products *products);
 
 /* Stores `count` channels, at most the kernel's columns, of each row; rows of sums are dense, of the others `step` bytes
  * apart.  Elements are neighbours and native; not a byte beyond `count` elements of side is read, or of out written. */
