@@ -36,6 +36,7 @@ CORE = ["isa.c", "pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "
 DIRECT = ["padded.c", "pairs.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
 INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
+FUSED = ["float_epilogue.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # Levels of which nothing builds on: the package does without where the compiler is too old for them.
@@ -48,9 +49,9 @@ if X86:
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
     LEVELS["avx512vnni"] = [*LEVELS["avx512"], "-mavx512vnni"]
     LEVELS["avx512bf16"] = [*LEVELS["avx512"], "-mavx512bf16"]
-LIBRARIES = [library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR + INT8, ["-DCK_WITH_X86"] if X86 else [])] + [
-    library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()
-]
+LIBRARIES = [
+    library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + FUSED, ["-DCK_WITH_X86"] if X86 else [])
+] + [library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()]
 
 
 def knows_flags(compiler: Any, flags: list[str]) -> bool:
@@ -75,9 +76,7 @@ class BuildLibrariesInParallel(build_clib):
         """Drop the libraries of unknown levels, and tell the core."""
         for level in OPTIONAL_LEVELS & LEVELS.keys():
             if not knows_flags(self.compiler, LEVELS[level]):
-                warnings.warn(
-                    f"the compiler does not know {LEVELS[level][-1]}: level {level} is left out", stacklevel=2
-                )
+                warnings.warn(f"{LEVELS[level][-1]} is unknown to the compiler: no level {level}", stacklevel=2)
                 libraries[:] = [(name, build) for name, build in libraries if name != f"convkit_{level}"]
                 dict(libraries)["convkit_core"]["cflags"].append(f"-DCK_WITHOUT_{level.upper()}")
 
@@ -115,7 +114,11 @@ def extension(module: str, include_dirs: list[str], depends: list[str]) -> Exten
 
 
 EXTENSIONS = [
-    extension("convkit._cpu._engine", [str(CSRC)], [*map(str, sorted(CSRC.iterdir())), "convkit/_cpu/_int8.pxi"]),
+    extension(
+        "convkit._cpu._engine",
+        [str(CSRC)],
+        [*map(str, sorted(CSRC.iterdir())), "convkit/_cpu/_int8.pxi", "convkit/_cpu/_float_epilogue.pxi"],
+    ),
     extension("convkit._repeated", [], []),
 ]
 

@@ -418,8 +418,8 @@ def execute_fused(
     call = prepared.call
     if prepared.start is not None:
         kind = None if packed is None else packed.kind
-        key = (*settings, given.activation, given.input_zero_point, given.output_zero_point, kind)
-        key = (*key, options.workspace_limit, options.precision)
+        epilogue = given.activation, given.input_zero_point, given.output_zero_point
+        key = (*settings, *epilogue, kind, options.workspace_limit, options.precision)
         fresh, start = is_small(call.shape, call.dtype), prepared.start
         _repeats.keep_fused(key, *forms, out_form, static, packed is not None, call, start, fresh)
     if result is None:

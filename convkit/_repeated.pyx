@@ -366,7 +366,9 @@ cdef class Repeats:
             raw.biases, raw.bias_type = static.bias[0][0], static.bias[1].num
         if not (read_form(&raw.first, first) and read_form(&raw.second, second)):
             return
-        if not (out is None or read_form(&raw.out, out)) or not (static.side is None or read_form(&raw.side, static.side)):
+        if not (out is None or read_form(&raw.out, out)):
+            return
+        if not (static.side is None or read_form(&raw.side, static.side)):
             return
         if not hash_all(&hashed, raw, given):
             return

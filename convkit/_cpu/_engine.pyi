@@ -90,6 +90,19 @@ class Int8Packer(Int8):
         self, image: _Array, memory: _Array, side: Any, terms: Any, out: _Array, threads: int, workers: int
     ) -> None: ...
 
+class FloatEpilogue:
+    def __init__(self, activation: int, alpha: float, per_channel: bool) -> None: ...
+    def run(
+        self,
+        sums: _Array,
+        side: _Array | None,
+        out: _Array | None,
+        scale: _Array | None,
+        side_scale: float,
+        bias: _Array | None,
+        threads: int,
+    ) -> None: ...
+
 def int8_kernels() -> list[tuple[str, str, tuple[int, int], int, bool]]: ...
 def dot_kernels() -> list[tuple[str, str, str, int, int]]: ...
 def planar_kernels() -> list[tuple[str, str, str, int]]: ...

@@ -1202,6 +1202,7 @@ cdef class PlanarGradient(Run):
 
 
 include "_int8.pxi"
+include "_float_epilogue.pxi"
 
 
 def helpers():

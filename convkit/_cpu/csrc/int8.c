@@ -11,9 +11,11 @@ typedef struct {
 /* Pixels that meet one panel before the next; their sums stay in the first-level cache if they are stored at all. */
 enum { PIECE_BYTES = 8192 };
 
+static int64_t rows_of(const ck_int8 *d, ck_form form) { return d->depthwise ? CK_DEPTHWISE_ROWS : d->kernel->rows[form]; }
+
 static int64_t piece_of(const ck_int8 *d, ck_form form)
 {
-    const int64_t rows = d->kernel->rows[form];
+    const int64_t rows = rows_of(d, form);
     return rows * ck_max(1, PIECE_BYTES / (rows * d->kernel->columns * 4));
 }
 
@@ -51,10 +53,11 @@ void ck_int8_place_steps(const ck_int8 *d, ck_form form, int64_t *at)
     least_and_most(w->row_at, w->rows, &row0, &most);
     least_and_most(w->col_at, w->cols, &col0, &most);
     for (const ck_int8_run *run = d->runs; run < d->runs + d->run_count; run++) {
-        const int64_t start =
-            ((w->row_at[run->row_tap] - row0) * d->row_pitch + (w->col_at[run->col_tap] - col0) * d->pitch) * size;
-        for (int64_t term = 0; term < run->count; term += ck_form_unit(form))
-            *at++ = start + term * size;
+        const int64_t row = (w->row_at[run->row_tap] - row0) * d->row_pitch;
+        for (int64_t term = 0; term < run->count; term += ck_form_unit(form)) {
+            const int64_t tap = run->col_tap + (d->depthwise ? term : 0);
+            *at++ = (row + (w->col_at[tap] - col0) * d->pitch + (d->depthwise ? 0 : term)) * size;
+        }
     }
 }
 
@@ -105,6 +108,25 @@ static void fill(ck_form form, uint8_t flip, int64_t value, char *to, int64_t n)
     }
 }
 
+/* Lays down bytes of one row of the image, and padding beside them; `to` is of as many pixels as the reach has columns. */
+static void lay_row(const ck_int8 *d, const tile *t, const reach *r, int64_t image, int64_t y, int64_t c0,
+                    int64_t channels, ck_form form, uint8_t flip, char *to, int64_t pitch)
+{
+    const ck_window *w = &d->window;
+    const int64_t size = ck_form_size(form);
+    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0)), right = ck_max(left, ck_min(r->cols, w->width - r->col0));
+    if (y < 0 || y >= w->height || left == right) {
+        fill(form, flip, d->input_zero_point, to, r->cols * pitch);
+        return;
+    }
+    fill(form, flip, d->input_zero_point, to, left * pitch);
+    fill(form, flip, d->input_zero_point, to + right * pitch * size, (r->cols - right) * pitch);
+    ck_int8_load(d->kernel, &d->image, form, flip,
+                 (t->image0 + image) * d->image.stride[0] + y * d->image.stride[1] +
+                     (r->col0 + left) * d->image.stride[2],
+                 c0, channels, right - left, to + left * pitch * size, pitch);
+}
+
 /* Whether any byte is 128 or more. */
 static bool any_large(const char *bytes, int64_t n)
 {
@@ -114,28 +136,48 @@ static bool any_large(const char *bytes, int64_t n)
     return all & 0x80;
 }
 
+/* Bytes between the columns' taps of a depthwise convolution, in a row of bytes. */
+static int64_t tap_step_of(const ck_int8 *d)
+{
+    const ck_window *w = &d->window;
+    return (w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1) * d->kernel->columns;
+}
+
+/* Bytes of a row that units are made of: units of the last pixels reach beyond it, for weights that are 0. */
+static int64_t row_bytes_of(const ck_int8 *d, const reach *r)
+{
+    return r->cols * d->kernel->columns + (CK_UNIT_BYTES - 1) * tap_step_of(d);
+}
+
+/* Lays down the units of one panel's channels, whose bytes go by `row`. */
+static bool stage_depthwise(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip,
+                            bool only_small, char *to, char *row)
+{
+    const int64_t columns = d->kernel->columns, size = ck_form_size(form), c0 = t->panel0 * columns;
+    const int64_t bytes = row_bytes_of(d, r), channels = ck_min(columns, d->out_channels - c0);
+    memset(row, 0, (size_t)bytes);
+    for (int64_t n = 0; n < t->images; n++)
+        for (int64_t i = 0; i < r->rows; i++) {
+            lay_row(d, t, r, n, r->row0 + i, c0, channels, CK_BYTES, flip, row, columns);
+            if (only_small && any_large(row, r->cols * columns))
+                return false;
+            d->kernel->gather(form, d->image.type == CK_I8, to + (n * r->image_pitch + i * d->row_pitch) * size,
+                              d->pitch * size, (const uint8_t *)row, tap_step_of(d), r->cols);
+        }
+    return true;
+}
+
 /* Lays the tile's pixels down.  With `only_small`, stops and returns false when a byte is 128 or more. */
 static bool stage(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip, bool only_small, char *to)
 {
-    const ck_window *w = &d->window;
-    const int64_t size = ck_form_size(form), row_elements = r->cols * d->pitch;
-    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0)), right = ck_max(left, ck_min(r->cols, w->width - r->col0));
+    const int64_t size = ck_form_size(form);
+    if (d->depthwise)
+        return stage_depthwise(d, t, r, form, flip, only_small, to, to + t->images * r->image_pitch * size);
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < r->rows; i++) {
             char *row = to + (n * r->image_pitch + i * d->row_pitch) * size;
-            const int64_t y = r->row0 + i;
-            if (y < 0 || y >= w->height || left == right) {
-                fill(form, flip, d->input_zero_point, row, row_elements);
-            } else {
-                fill(form, flip, d->input_zero_point, row, left * d->pitch);
-                fill(form, flip, d->input_zero_point, row + right * d->pitch * size, (r->cols - right) * d->pitch);
-                ck_int8_load(d->kernel, &d->image, form, flip,
-                             (t->image0 + n) * d->image.stride[0] + y * d->image.stride[1] +
-                                 (r->col0 + left) * d->image.stride[2],
-                             t->group * d->in_channels, d->in_channels, right - left, row + left * d->pitch * size,
-                             d->pitch);
-            }
-            if (only_small && any_large(row, row_elements))
+            lay_row(d, t, r, n, r->row0 + i, t->group * d->in_channels, d->in_channels, form, flip, row, d->pitch);
+            if (only_small && any_large(row, r->cols * d->pitch))
                 return false;
         }
     /* The last unit may reach beyond the last pixel. */
@@ -317,8 +359,8 @@ static destination destination_of(const task *k, const piece *p, int64_t panel)
 static void multiply(const task *k, const piece *p, ck_int8_products *x)
 {
     const ck_int8_kernel *kernel = k->d->kernel;
-    const ck_int8_dot_fn dot = kernel->dot[k->how.form];
-    const uint32_t count = (uint32_t)p->count, most = (uint32_t)kernel->rows[k->how.form];
+    const ck_int8_dot_fn dot = (k->d->depthwise ? kernel->depthwise : kernel->dot)[k->how.form];
+    const uint32_t count = (uint32_t)p->count, most = (uint32_t)rows_of(k->d, k->how.form);
     const uint32_t tiles = (count + most - 1) / most, least = count / tiles, larger = count % tiles;
     for (uint32_t i = 0; i < tiles; i++) {
         const int64_t n = least + (i < larger);
@@ -451,7 +493,8 @@ static bool fits(const ck_int8 *d, const tile *t, const reach *r)
             return false;
         most = ck_max(most, count);
     }
-    const bool staged = reads_in_place(d) || (t->images * r->image_pitch * size + CK_UNIT_BYTES <= d->stage_bytes &&
+    const int64_t beyond = d->depthwise ? row_bytes_of(d, r) : CK_UNIT_BYTES;
+    const bool staged = reads_in_place(d) || (t->images * r->image_pitch * size + beyond <= d->stage_bytes &&
                                               r->cols * d->pitch <= d->row_pitch);
     return staged &&
            t->panels * (int64_t)sizeof(factors) <= d->factor_bytes &&
@@ -481,6 +524,24 @@ static task task_of(const ck_int8 *d, const tile *t, const reach *r, laid how, c
     return k;
 }
 
+static void run_tile(const ck_int8 *d, const tile *t, const reach *r, const parts *scratch, ck_worker *worker)
+{
+    for (int narrow = 1; narrow >= 0; narrow--) {
+        int64_t wanted = 0;
+        for (int64_t panel = t->panel0; panel < t->panel0 + t->panels; panel++)
+            wanted += is_narrow(d, t->group, panel) == (bool)narrow;
+        if (wanted == 0)
+            continue;
+        if (ck_worker_stop(worker))
+            return;
+        const task k = task_of(d, t, r, lay_down(d, t, r, narrow, scratch->pixels), scratch);
+        for (int64_t panel = t->panel0; panel < t->panel0 + t->panels; panel++)
+            if (is_wanted(&k, panel, narrow))
+                gather_factors(d, t->group, panel, k.how.flip, &scratch->factors[panel - t->panel0]);
+        run_panels(&k, narrow);
+    }
+}
+
 static void run_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_int8 *d = ctx;
@@ -493,19 +554,15 @@ static void run_unit(void *ctx, int64_t unit, ck_worker *worker)
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
-    for (int narrow = 1; narrow >= 0; narrow--) {
-        int64_t wanted = 0;
-        for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++)
-            wanted += is_narrow(d, t.group, panel) == (bool)narrow;
-        if (wanted == 0)
-            continue;
-        if (ck_worker_stop(worker))
-            return;
-        const task k = task_of(d, &t, &r, lay_down(d, &t, &r, narrow, scratch.pixels), &scratch);
-        for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++)
-            if (is_wanted(&k, panel, narrow))
-                gather_factors(d, t.group, panel, k.how.flip, &scratch.factors[panel - t.panel0]);
-        run_panels(&k, narrow);
+    if (!d->depthwise) {
+        run_tile(d, &t, &r, &scratch, worker);
+        return;
+    }
+    for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++) {
+        tile one = t;
+        one.panel0 = panel;
+        one.panels = 1;
+        run_tile(d, &one, &r, &scratch, worker);
     }
 }
 

@@ -3,6 +3,8 @@
  * Pixels and filter meet in units of four bytes: a unit holds UNIT terms of one pixel, in one of two forms.
  *   bytes: four unsigned pixels against four signed weights.
  *   words: two pixels and two weights, each widened to 16 bits.
+ * In depthwise convolutions a unit holds pixels of one channel, of as many neighbouring taps, and each column meets the
+ * units of its own channel: those of a row lie beside each other.
  * Sums are of 32 bits and wrap; what the true sum fits in comes out exactly.
  */
 #ifndef CK_INT8_KERNELS_H
@@ -12,7 +14,7 @@
 
 typedef enum { CK_BYTES, CK_WORDS, CK_FORMS } ck_form;
 
-enum { CK_UNIT_BYTES = 4, CK_INT8_MOST_COLUMNS = 32, CK_INT8_MOST_ROWS = 14 };
+enum { CK_UNIT_BYTES = 4, CK_INT8_MOST_COLUMNS = 32, CK_INT8_MOST_ROWS = 14, CK_DEPTHWISE_ROWS = 6 };
 
 /* Two weights of the same sign may add up to this much if all bytes are to multiply exactly in pairs of 16 bits; bytes
  * below 128 always do. */
@@ -56,6 +58,12 @@ typedef struct {
  * c, and the side input where its elements are those of the result. */
 typedef void (*ck_int8_dot_fn)(int64_t rows, const ck_int8_products *products);
 
+/* Makes units of n pixels' bytes, of as many channels as the kernel has columns, beside each other: unit j's terms are
+ * the channel's bytes at from + j * columns + u * tap_step.  Units lie `to_step` bytes
+ * from pixel to pixel; words are widened from signed or unsigned bytes. */
+typedef void (*ck_int8_gather_fn)(ck_form form, bool is_signed, void *to, int64_t to_step, const uint8_t *from,
+                                  int64_t tap_step, int64_t n);
+
 /* Stores `count` channels, at most the kernel's columns, of each row; rows of sums are dense, of the others `step` bytes
  * apart.  Elements are neighbours and native; not a byte beyond `count` elements of side is read, or of out written. */
 typedef void (*ck_int8_finish_fn)(int64_t rows, int64_t count, const int32_t *sums, const ck_int8_epilogue *epilogue,
@@ -77,6 +85,8 @@ typedef struct {
     bool pairs_saturate; /* dot[CK_BYTES] is right only where no pair of products leaves 16 bits */
     int64_t rows[CK_FORMS];
     ck_int8_dot_fn dot[CK_FORMS]; /* NULL for words where bytes are always right */
+    ck_int8_dot_fn depthwise[CK_FORMS]; /* of up to CK_DEPTHWISE_ROWS rows; `flip` is 0 */
+    ck_int8_gather_fn gather;
     ck_int8_finish_fn finish;
     ck_int8_spread_fn spread;
     ck_int8_weave_fn weave;

@@ -12,6 +12,10 @@
 #define VECTOR_LANES 4
 #endif
 
+/* Without vector registers nothing is gained by a copy for each number of rows, which takes compilers long. */
+#define FINISH_TILE static __attribute__((noinline))
+#define FINISH_TOGETHER 1
+
 typedef struct {
     uint32_t lane[VECTOR_LANES]; /* unsigned: sums wrap */
 } i32_vector;
