@@ -193,6 +193,7 @@ cdef extern from "isa.h" nogil:
 
     const char *ck_isa_name(ck_isa)
     flag ck_isa_has(ck_isa, ck_isa)
+    flag ck_isa_is_built(ck_isa)
     flag ck_isa_runs(ck_isa)
     ck_isa ck_best_isa()
 
@@ -377,6 +378,7 @@ SUM_BLOCK = CK_SUM_BLOCK
 # Names of the ISA levels, none before one it builds on; those that this CPU can run; the levels that each has; the last
 # of those that run.
 ISA_LEVELS = tuple(ck_isa_name(<ck_isa>level).decode() for level in range(CK_ISAS))
+ISA_BUILT = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_is_built(<ck_isa><int>level))
 ISA_RUNS = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_runs(<ck_isa><int>level))
 ISA_PARTS = {
     name: tuple(part for p, part in enumerate(ISA_LEVELS) if ck_isa_has(<ck_isa><int>level, <ck_isa><int>p))
@@ -1200,6 +1202,7 @@ cdef class PlanarGradient(Run):
 
 
 include "_int8.pxi"
+include "_float_epilogue.pxi"
 
 
 def helpers():
