@@ -280,7 +280,7 @@ cdef extern from "depthwise.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag out_in_place, flat
+        flag out_in_place, pairs, head, tail, flat
         int64_t packed_at
 
     ctypedef struct ck_depthwise:
@@ -1028,6 +1028,7 @@ cdef class Depthwise(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
+            phase.pairs, phase.head, phase.tail = s.pairs, s.head, s.tail
             phase.packed_at = packed
             packed += phase.window.rows * phase.window.cols * d.groups * d.multiplier * size
             d.grid_rows = max(d.grid_rows, phase.window.out_height)

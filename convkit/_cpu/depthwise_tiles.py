@@ -70,6 +70,9 @@ class DepthwisePhase:
     col_tap: tuple[int, ...]
     out_in_place: bool
     flat: bool
+    pairs: bool = False
+    head: bool = False
+    tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +202,19 @@ def _spec(
     in_place = not planes and _is_plain(filter, filter.strides, arithmetic, False)
     packed = 0 if in_place else sum(phase.window.taps for phase in phases) * g.out_channels * size
     plain_image = _is_plain(image, image.strides, arithmetic, planes)
-    walks = plain_image and not planes and g.group_out == 1 and all(
-        _is_plain(out, phase.out_strides, arithmetic, planes) for phase in phases
+    own = tuple(
+        DepthwisePhase(
+            window=phase.window,
+            out_strides=phase.out_strides,
+            out_at=phase.out_at,
+            row_tap=phase.row_tap,
+            col_tap=phase.col_tap,
+            out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
+            flat=False,
+        )
+        for phase in phases
     )
+    walks = plain_image and not planes and g.group_out == 1 and all(phase.out_in_place for phase in own)
     draft = DepthwiseSpec(
         arithmetic=arithmetic,
         isa=kernel.isa,
@@ -216,18 +229,7 @@ def _spec(
         images=g.batch,
         groups=g.groups,
         multiplier=g.group_out,
-        phases=tuple(
-            DepthwisePhase(
-                window=phase.window,
-                out_strides=phase.out_strides,
-                out_at=phase.out_at,
-                row_tap=phase.row_tap,
-                col_tap=phase.col_tap,
-                out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
-                flat=False,
-            )
-            for phase in phases
-        ),
+        phases=_in_pairs(own) if gathers and walks and in_place else own,
         tile=(1, 1, 1),
         scratch=(0, 0),
         shared_bytes=packed,
@@ -248,6 +250,40 @@ def _spec(
             tile = 1, _half(columns), 1
         else:
             raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+
+
+def _in_pairs(phases: tuple[DepthwisePhase, ...]) -> tuple[DepthwisePhase, ...]:
+    """Return phases two by two as pairs of output pixels, where three tap columns lie two output pixels apart."""
+    merged = []
+    if len(phases) % 2:
+        return phases
+    for one, two in zip(phases[::2], phases[1::2], strict=True):
+        pair = _as_pair(*((one, two) if len(one.window.col_at) == 1 else (two, one)))
+        if pair is None:
+            return phases
+        merged.append(pair)
+    return tuple(merged)
+
+
+def _as_pair(one: DepthwisePhase, two: DepthwisePhase) -> DepthwisePhase | None:
+    """Return pixels that meet one tap column, and the next ones that meet two, as one phase; None if they are not so."""
+    a, b = one.window, two.window
+    if (one.col_tap, two.col_tap) != ((1,), (2, 0)) or (a.row_at, one.row_tap) != (b.row_at, two.row_tap):
+        return None
+    if b.col_at[1] != b.col_at[0] + 1 or a.out_size[0] != b.out_size[0] or b.taps > SUM_BLOCK // 2:
+        return None
+    column = min(a.col_at[0], b.col_at[0])
+    before_one, before_two = a.col_at[0] - column, b.col_at[0] - column
+    pixel = one.out_strides[2] // 2
+    first = one.out_at - before_one * 2 * pixel
+    if before_two or first + pixel != two.out_at:
+        return None
+    pairs = max(before_one + a.out_size[1], b.out_size[1])
+    if before_one + a.out_size[1] != pairs or column < -1 or pairs + column > b.size[1]:
+        return None
+    window = replace(b, out_size=(b.out_size[0], pairs), col_at=(column, column + 1))
+    tail = b.out_size[1] < pairs
+    return replace(two, window=window, out_at=first, pairs=True, head=before_one > 0, tail=tail)
 
 
 def _pitch(window: Window, columns: int) -> int:

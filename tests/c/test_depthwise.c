@@ -142,6 +142,45 @@ static void try_rows(const ck_depthwise_kernel *k, int64_t positions, int64_t la
     free(x_memory), free(w_memory), free(out), free(expected);
 }
 
+static void try_pairs(const ck_depthwise_kernel *k, int64_t pairs, int64_t lanes)
+{
+    int64_t tap_rows = between(1, 3), x_first = between(0, tap_rows), x_end = between(x_first, tap_rows);
+    bool left = between(0, 1), right = between(0, 1), head = between(0, 1), tail = between(0, 1);
+    int64_t x_tap = lanes + between(0, 3), x_row = between(0, 90), w_tap = between(0, 1) ? lanes : -lanes - 1;
+    int64_t w_row = between(-50, 50), out_step = lanes + between(0, 3) * between(0, 1);
+    int64_t first = x_first * x_row + (left ? x_tap : 0);
+    int64_t last = ck_max(first, (x_end - 1) * x_row + (pairs - right) * x_tap + lanes - 1);
+    void *x, *w, *out, *x_memory = numbers_between(k, first, last, &x);
+    void *w_memory = numbers_between(k, reach(tap_rows, w_row, -1) + reach(3, w_tap, -1),
+                                     reach(tap_rows, w_row, 1) + reach(3, w_tap, 1) + lanes - 1, &w);
+    int64_t skipped = head ? out_step : 0, outs = (2 * pairs - 1 - tail) * out_step + lanes - skipped;
+    void *memory = numbers_aligned(k, ck_max(1, outs)), *expected_memory = copy_of(k, memory, ck_max(1, outs));
+    out = (char *)memory - skipped * ck_size(k->arithmetic);
+    void *expected = (char *)expected_memory - skipped * ck_size(k->arithmetic);
+    for (int64_t p = 0; p < pairs; p++)
+        for (int64_t l = 0; l < lanes; l++) {
+            double one = 0, two = 0;
+            for (int64_t a = x_first; a < x_end; a++) {
+                int64_t from = a * x_row + p * x_tap + l, by = a * w_row + l;
+                double here = left && p == 0 ? 0 : get(k, x, from);
+                double next = right && p == pairs - 1 ? 0 : get(k, x, from + x_tap);
+                one += here * get(k, w, by + w_tap);
+                two += here * get(k, w, by + 2 * w_tap) + next * get(k, w, by);
+            }
+            if (!(head && p == 0))
+                set(k, expected, 2 * p * out_step + l, one);
+            if (!(tail && p == pairs - 1))
+                set(k, expected, (2 * p + 1) * out_step + l, two);
+        }
+    const ck_depthwise_rows r = {.rows = 1, .positions = pairs, .lanes = lanes, .tap_rows = tap_rows, .x_first = x_first,
+                                 .x_end = x_end, .fetches = between(0, 1), .x = x, .w = w, .x_row = x_row,
+                                 .x_tap = x_tap, .w_row = w_row, .w_tap = w_tap, .out = out, .out_step = out_step,
+                                 .left = left, .right = right, .streams = between(0, 1), .head = head, .tail = tail};
+    k->by_pairs(&r);
+    CHECK(same(k, memory, expected_memory, outs));
+    free(x_memory), free(w_memory), free(memory), free(expected_memory);
+}
+
 static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
 {
     int64_t rows = between(1, 3), tap_rows = between(1, 5), tap_cols = between(1, 8), vector = k->lanes;
@@ -245,6 +284,14 @@ static void each_position_and_lane_of_rows(void)
                 try_rows(ck_depthwise_kernels[i], positions, lanes);
 }
 
+static void each_pair_and_lane(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
+        for (int64_t pairs = 1; pairs <= 17; pairs++)
+            for (int64_t lanes = 1; lanes <= 70; lanes++)
+                try_pairs(ck_depthwise_kernels[i], pairs, lanes);
+}
+
 static void each_position_and_lane_of_sums(void)
 {
     for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
@@ -279,6 +326,7 @@ static void each_length_of_a_copy(void)
 int main(void)
 {
     RUN(each_position_and_lane_of_rows);
+    RUN(each_pair_and_lane);
     RUN(each_position_and_lane_of_planes);
     RUN(each_position_and_lane_of_sums);
     RUN(each_multiplier);

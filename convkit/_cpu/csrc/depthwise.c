@@ -249,6 +249,25 @@ static void add_rows(pixel_rows *p, const ck_block *block)
         }
 }
 
+/* Pairs of pixels; the columns of the filter are all of it. */
+static void add_pairs(pixel_rows *p, const ck_depthwise_phase *phase, const ck_block *block)
+{
+    const ck_window *w = p->window;
+    int64_t size = ck_size(p->d->kernel->arithmetic), first = block->col0 + w->col_at[0];
+    bool begins = block->col0 == 0, ends = block->col0 + block->cols == w->out_width;
+    p->rows.positions = block->cols;
+    p->rows.out_step /= 2;
+    p->rows.left = first < 0;
+    p->rows.right = first + block->cols >= w->width;
+    p->rows.head = begins && phase->head;
+    p->rows.tail = ends && phase->tail;
+    p->rows.x = p->x + first * p->rows.x_tap * size;
+    p->rows.w = p->w;
+    p->rows.out = p->out + block->col0 * p->rows.out_step * 2 * size;
+    p->d->kernel->by_pairs(&p->rows);
+    p->rows.out_step *= 2;
+}
+
 /* Adds taps to every pixel of the tile, channels last, two rows at a time where they share rows of pixels. */
 static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const ck_depthwise_view *v,
                       const taps *s, const target *to)
@@ -272,14 +291,15 @@ static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, co
                                  .add = s->add,
                                  .streams = d->streams};
     if (d->filter_in_place) {
-        weights = d->filter.data + phase->row_tap[0] * stride[0] + phase->col_tap[0] * stride[1] + first * stride[3];
+        int64_t col_tap = phase->pairs ? 0 : phase->col_tap[0];
+        weights = d->filter.data + phase->row_tap[0] * stride[0] + col_tap * stride[1] + first * stride[3];
         p.rows.w_row = ck_pitch(phase->row_tap, w->rows) * stride[0] / size;
-        p.rows.w_tap = ck_pitch(phase->col_tap, w->cols) * stride[1] / size;
+        p.rows.w_tap = (phase->pairs ? 1 : ck_pitch(phase->col_tap, w->cols)) * stride[1] / size;
     }
     p.w = weights + s->rows.first * p.rows.w_row * size;
     for (int64_t i = 0, rows; i < t->block.rows; i += rows) {
         int64_t row = (t->block.row0 + i) * w->row_step + w->row_at[s->rows.first]; /* of the image, at the first tap */
-        rows = p.rows.rows = pitch == w->row_step ? ck_min(2, t->block.rows - i) : 1;
+        rows = p.rows.rows = pitch == w->row_step && !phase->pairs ? ck_min(2, t->block.rows - i) : 1;
         p.rows.x_first = 0;
         p.rows.x_end = tap_rows + rows - 1;
         if (!v->padded) {
@@ -290,7 +310,10 @@ static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, co
         p.rows.fetches = d->streams && phase == d->phases ? rows * w->row_step : 0;
         p.x = v->data + (row - v->row0) * v->row_step * size;
         p.out = to->data + (i * to->row - t->block.col0 * to->col) * size;
-        add_rows(&p, &t->block);
+        if (phase->pairs)
+            add_pairs(&p, phase, &t->block);
+        else
+            add_rows(&p, &t->block);
     }
 }
 

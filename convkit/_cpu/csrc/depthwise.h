@@ -105,6 +105,8 @@ typedef struct {
     int64_t out_at;                   /* ... the plan's out_data this many bytes on */
     const int64_t *row_tap, *col_tap; /* the filter's tap of each tap of the window */
     bool out_in_place;                /* the arithmetic's own dtype, native, aligned, dense where vectors run */
+    bool pairs; /* of pixels along a row, as kernels sum them; the window has then the columns that a pair meets, and ... */
+    bool head, tail; /* ... of a whole row, the first or the last pixel is no part of the result */
     bool flat; /* planes are narrow: whole ones are summed as one row, padding included, which fills more of a vector */
     int64_t packed_at;
 } ck_depthwise_phase;

@@ -14,17 +14,25 @@
  * one meets from the last pixel; tap_cols is then at least 2.  Otherwise exactly what the formula names is read and
  * written; no alignment is needed.
  * out must not overlap x or w.  `streams`: the result should bypass the caches if its vectors are aligned; `fetches`: how
- * many rows of x the next rows of pixels are the first to meet, if x is not in a cache and they will be wanted; or 0. */
+ * many rows of x the next rows of pixels are the first to meet, if x is not in a cache and they will be wanted; or 0.  `head` and `tail` are for pairs only. */
 typedef struct {
     int64_t rows, positions, lanes, tap_rows, tap_cols, x_first, x_end, fetches;
     const void *x, *w;
     int64_t x_row, x_tap, x_step, w_row, w_tap;
     void *out;
     int64_t out_row, out_step;
-    bool add, left, right, streams;
+    bool add, left, right, streams, head, tail;
 } ck_depthwise_rows;
 
 typedef void (*ck_depthwise_rows_fn)(const ck_depthwise_rows *rows);
+
+/* As above, where `positions` are pairs of output pixels and the taps are three columns, two output pixels apart; one row:
+ * out[2 * p * out_step + l] = sum over a of x[a * x_row + p * x_tap + l] * w[a * w_row + w_tap + l],
+ * out[(2 * p + 1) * out_step + l] = sum over a of x[a * x_row + p * x_tap + l] * w[a * w_row + 2 * w_tap + l]
+ *                                               + x[a * x_row + (p + 1) * x_tap + l] * w[a * w_row + l].
+ * With `left`, column 0 of x counts as zero and is not read, with `right`, column number `positions`; with `head`, the
+ * first output pixel is not written, with `tail`, the last one.  `add`, `x_step` and `tap_cols` are not used. */
+typedef void (*ck_depthwise_pairs_fn)(const ck_depthwise_rows *pairs);
 
 /* out[p][l] = sum over the taps t of x[at[t] + p * x_step + l] * w[t], plus what out holds if `add`, for p < positions
  * and l < lanes; otherwise as above. */
@@ -76,6 +84,7 @@ typedef struct {
     ck_type arithmetic;
     int64_t lanes; /* of one vector */
     ck_depthwise_rows_fn by_rows;
+    ck_depthwise_pairs_fn by_pairs;
     ck_depthwise_forward_fn by_tap;
     ck_depthwise_grid_fn by_grid;
     ck_depthwise_gradient_fn gradient;
