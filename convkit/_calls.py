@@ -49,6 +49,8 @@ IN_ORDER = (0, 1, 2, 3)
 
 # Results below this size are allocated without asking how much memory there is, which takes some microseconds.
 LARGE_BYTES = 16 * 2**20
+# Large results begin at a multiple of this, so that their vectors can be stored past the caches: a line of the cache.
+ALIGNMENT = 64
 
 
 class PerformanceWarning(UserWarning):
@@ -375,6 +377,10 @@ def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
                 "bytes of memory are available"
             )
     try:
-        return np.empty(shape, dtype)
+        if is_small(shape, dtype):
+            return np.empty(shape, dtype)
+        memory = np.empty(need + ALIGNMENT, np.uint8)
+        first = -memory.ctypes.data % ALIGNMENT
+        return memory[first : first + need].view(dtype).reshape(shape)
     except (MemoryError, ValueError):
         raise WorkspaceError(f"{op}: the result's {need} bytes, shape {shape}, cannot be allocated") from None

@@ -281,12 +281,12 @@ cdef extern from "depthwise.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag out_in_place, flat
+        flag out_in_place, pairs, head, tail, flat
         int64_t packed_at
 
     ctypedef struct ck_depthwise:
         const ck_depthwise_kernel *kernel
-        flag planes, gathers, filter_in_place
+        flag planes, gathers, filter_in_place, streams
         ck_pixels pixels
         ck_array filter
         char *out_data
@@ -294,7 +294,7 @@ cdef extern from "depthwise.h" nogil:
         ck_store_fn store
         int64_t images, groups, multiplier, phase_count
         const ck_depthwise_phase *phases
-        int64_t grid_rows, grid_cols, row_block, col_block, group_block, lane_block
+        int64_t grid_rows, grid_cols, row_block, col_block, group_block
         char *packed
         int64_t stage_bytes, tile_bytes
 
@@ -309,7 +309,7 @@ cdef extern from "depthwise_gradient.h" nogil:
         ck_pixels pixels, gradients
         ck_array out
         ck_store_fn store
-        flag accumulate
+        flag accumulate, streams
         int64_t images, channels, multiplier, row_block, col_block, channel_block, slices, slice_blocks
         char *partials
         int64_t stage_bytes, gradient_bytes
@@ -1015,10 +1015,9 @@ cdef class Depthwise(Run):
         d.pixels.plain = spec.image_plain
         fill_array(&d.filter, spec.filter.strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader(&d.filter, self.arithmetic)
-        d.gathers, d.filter_in_place = spec.gathers, spec.filter_in_place
+        d.gathers, d.filter_in_place, d.streams = spec.gathers, spec.filter_in_place, spec.streams
         d.images, d.groups, d.multiplier = spec.images, spec.groups, spec.multiplier
         d.row_block, d.col_block, d.group_block = spec.tile
-        d.lane_block = spec.lane_block
         d.stage_bytes, d.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         d.phases = self.phases
@@ -1031,6 +1030,7 @@ cdef class Depthwise(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
+            phase.pairs, phase.head, phase.tail = s.pairs, s.head, s.tail
             phase.packed_at = packed
             packed += phase.window.rows * phase.window.cols * d.groups * d.multiplier * size
             d.grid_rows = max(d.grid_rows, phase.window.out_height)
@@ -1070,7 +1070,7 @@ cdef class DepthwiseGradient(Run):
         g.gradients.plain = spec.gradient_plain
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer(&g.out, self.arithmetic)
-        g.accumulate = spec.accumulate
+        g.accumulate, g.streams = spec.accumulate, spec.streams
         g.images, g.channels, g.multiplier = spec.images, spec.channels, spec.multiplier
         g.row_block, g.col_block, g.channel_block = spec.block
         g.slices, g.slice_blocks = spec.slices, spec.slice_blocks

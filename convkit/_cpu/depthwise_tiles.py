@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,10 +17,11 @@ from .plan import SUM_BLOCK, TILES, Phase, Window
 
 # A tile's pixels and results take this part of the second-level cache.
 CACHE_PARTS = 2
-# Rows of pixels that a row of taps meets stay near: in this part of a first-level cache of 32 KiB, which every CPU has.
-NEAR_BYTES = 24 * 2**10
-# Below this a tile is not cut further to get more of them: 20 to 50 microseconds.
-LEAST_TILE_FLOPS = 5e5
+# Channels last, where nothing is copied, memory is walked through row by row, and a tile may take this many times that
+# cache: 100 microseconds of memory traffic.
+WALKED_CACHES = 4
+# Below this a tile is not cut further to get more of them: 10 to 50 microseconds.
+LEAST_TILE_FLOPS = 1e6
 # Vectors of channels side by side below which a tile is not narrowed: shorter runs of memory are slow to fetch.
 LEAST_VECTORS = 4
 # Rows below which a tile gets fewer channels before it gets fewer rows: neighbours read the rows between them twice.
@@ -68,6 +70,9 @@ class DepthwisePhase:
     col_tap: tuple[int, ...]
     out_in_place: bool
     flat: bool
+    pairs: bool = False
+    head: bool = False
+    tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,13 @@ class DepthwiseSpec:
     image_plain: bool
     filter: Operand
     filter_in_place: bool
+    streams: bool
     out: Operand
     images: int
     groups: int
     multiplier: int
     phases: tuple[DepthwisePhase, ...]
     tile: Tile
-    lane_block: int
     scratch: tuple[int, int]
     shared_bytes: int
     fills_all: bool
@@ -108,6 +113,7 @@ class DepthwiseGradientSpec:
     gradient_plain: bool
     out: Operand
     accumulate: bool
+    streams: bool
     images: int
     channels: int
     multiplier: int
@@ -152,6 +158,11 @@ def _is_plain(operand: Operand, strides: tuple[int, ...], arithmetic: str, plane
     return computes_as_is(seen, arithmetic) and strides[2 if planes else 3] == operand.itemsize
 
 
+def _beyond_caches(a: Operand, b: Operand, machine: Machine) -> bool:
+    """Tell whether two arrays cannot lie in the caches together."""
+    return sum(math.prod(operand.shape) * operand.itemsize for operand in (a, b)) > machine.llc_bytes
+
+
 def _across(window: Window, columns: int) -> int:
     """Return the columns of the image that a block reaches, padding included."""
     return (columns - 1) * window.steps[1] + max(window.col_at) - min(window.col_at) + 1
@@ -190,39 +201,41 @@ def _spec(
     planes = _along_columns(image, window.out_size[1])
     in_place = not planes and _is_plain(filter, filter.strides, arithmetic, False)
     packed = 0 if in_place else sum(phase.window.taps for phase in phases) * g.out_channels * size
-    near = NEAR_BYTES // (len(window.row_at) * _across(window, window.out_size[1]) * size)
+    plain_image = _is_plain(image, image.strides, arithmetic, planes)
+    own = tuple(
+        DepthwisePhase(
+            window=phase.window,
+            out_strides=phase.out_strides,
+            out_at=phase.out_at,
+            row_tap=phase.row_tap,
+            col_tap=phase.col_tap,
+            out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
+            flat=False,
+        )
+        for phase in phases
+    )
+    walks = plain_image and not planes and g.group_out == 1 and all(phase.out_in_place for phase in own)
     draft = DepthwiseSpec(
         arithmetic=arithmetic,
         isa=kernel.isa,
         planes=planes,
         gathers=gathers,
         image=image,
-        image_plain=_is_plain(image, image.strides, arithmetic, planes),
+        image_plain=plain_image,
         filter=filter,
         filter_in_place=in_place,
+        streams=walks and _beyond_caches(image, out, machine),
         out=out,
         images=g.batch,
         groups=g.groups,
         multiplier=g.group_out,
-        phases=tuple(
-            DepthwisePhase(
-                window=phase.window,
-                out_strides=phase.out_strides,
-                out_at=phase.out_at,
-                row_tap=phase.row_tap,
-                col_tap=phase.col_tap,
-                out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
-                flat=False,
-            )
-            for phase in phases
-        ),
+        phases=_in_pairs(own) if gathers and walks and in_place else own,
         tile=(1, 1, 1),
-        lane_block=max(LEAST_LANES, near // LEAST_LANES * LEAST_LANES),
         scratch=(0, 0),
         shared_bytes=packed,
         fills_all=fills_all,
     )
-    tile = _tile(draft, window, kernel.lanes, machine)
+    tile = _tile(draft, window, kernel.lanes, machine.l2_bytes * WALKED_CACHES if walks else machine.l2_bytes)
     while True:
         draft = replace(draft, phases=tuple(_flatten(phase, planes, tile, kernel.lanes) for phase in draft.phases))
         scratch = _scratch(draft, tile)
@@ -237,6 +250,40 @@ def _spec(
             tile = 1, _half(columns), 1
         else:
             raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
+
+
+def _in_pairs(phases: tuple[DepthwisePhase, ...]) -> tuple[DepthwisePhase, ...]:
+    """Return phases two by two as pairs of output pixels, where three tap columns lie two output pixels apart."""
+    merged = []
+    if len(phases) % 2:
+        return phases
+    for one, two in zip(phases[::2], phases[1::2], strict=True):
+        pair = _as_pair(*((one, two) if len(one.window.col_at) == 1 else (two, one)))
+        if pair is None:
+            return phases
+        merged.append(pair)
+    return tuple(merged)
+
+
+def _as_pair(one: DepthwisePhase, two: DepthwisePhase) -> DepthwisePhase | None:
+    """Return pixels that meet one tap column, and the next ones that meet two, as one phase; None if they are not so."""
+    a, b = one.window, two.window
+    if (one.col_tap, two.col_tap) != ((1,), (2, 0)) or (a.row_at, one.row_tap) != (b.row_at, two.row_tap):
+        return None
+    if b.col_at[1] != b.col_at[0] + 1 or a.out_size[0] != b.out_size[0] or b.taps > SUM_BLOCK // 2:
+        return None
+    column = min(a.col_at[0], b.col_at[0])
+    before_one, before_two = a.col_at[0] - column, b.col_at[0] - column
+    pixel = one.out_strides[2] // 2
+    first = one.out_at - before_one * 2 * pixel
+    if before_two or first + pixel != two.out_at:
+        return None
+    pairs = max(before_one + a.out_size[1], b.out_size[1])
+    if before_one + a.out_size[1] != pairs or column < -1 or pairs + column > b.size[1]:
+        return None
+    window = replace(b, out_size=(b.out_size[0], pairs), col_at=(column, column + 1))
+    tail = b.out_size[1] < pairs
+    return replace(two, window=window, out_at=first, pairs=True, head=before_one > 0, tail=tail)
 
 
 def _pitch(window: Window, columns: int) -> int:
@@ -298,10 +345,10 @@ def _flops(window: Window, tile: Tile) -> float:
     return 2.0 * window.taps * tile[0] * tile[1] * tile[2]
 
 
-def _tile(spec: DepthwiseSpec, window: Window, lanes: int, machine: Machine) -> Tile:
+def _tile(spec: DepthwiseSpec, window: Window, lanes: int, cache: int) -> Tile:
     """Return a tile, by the cache and by how many tiles there are."""
     ways = spec.multiplier * len(spec.phases)
-    elements = machine.l2_bytes // CACHE_PARTS // plan.size_of(spec.arithmetic) // ways
+    elements = cache // CACHE_PARTS // plan.size_of(spec.arithmetic) // ways
     tile = (*window.out_size, spec.groups)
 
     def tiles() -> int:
@@ -398,6 +445,7 @@ def filter_gradient_spec(
         gradient_plain=gradient_plain,
         out=out,
         accumulate=accumulate,
+        streams=image_plain and gradient_plain and not planes and times == 1 and _beyond_caches(image, gradient, machine),
         images=g.batch,
         channels=g.out_channels,
         multiplier=times,
