@@ -136,6 +136,7 @@ static void pair_channels(trial *t)
     ck_pixels *p = &d->pixels;
     const int64_t *stride = t->image.array.stride;
     p->paired = d->in_channels;
+    p->pairing = d->kernel->pairing;
     p->plain = strided_usable(&t->image, CK_BF16) && stride[3] == 2 && d->in_channels % 2 == 0;
     for (int axis = 0; axis < 3; axis++)
         p->plain = p->plain && stride[axis] % (int64_t)sizeof(ck_pair) == 0;
