@@ -222,7 +222,7 @@ cdef extern from "direct.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag in_place, out_in_place
+        flag in_place, clipped, out_in_place, rounded
         int64_t first_unit, first_pack, packed_at
 
     ctypedef struct ck_direct:
@@ -883,6 +883,7 @@ cdef class Direct(Run):
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at = s.out_at
             phase.in_place, phase.out_in_place = s.in_place, s.out_in_place
+            phase.clipped, phase.rounded = s.clipped, s.rounded
             phase.first_unit, phase.first_pack, phase.packed_at = d.units, d.packs, packed
             taps = phase.window.rows * phase.window.cols
             d.units += ck_direct_units(d, phase)

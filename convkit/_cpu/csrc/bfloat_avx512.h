@@ -21,19 +21,29 @@ static inline __m512i pairs_of(const char *a, const char *b, __mmask16 mask)
     return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
 }
 
+/* The first n pairs of a vector go to memory. */
+static inline void store_pairs(ck_pair *to, __m512i pairs, int64_t n)
+{
+    if (n >= PAIRS)
+        _mm512_storeu_si512(to, pairs);
+    else if (n > 0)
+        _mm512_mask_storeu_epi32(to, first_pairs(n), pairs);
+}
+
 static void pair_rows(ck_pair *to, int64_t t0, const char *a, const char *b, int64_t f0, int64_t n0, int64_t n1)
 {
-    for (int64_t i = 0; i < n0; i++) {
-        const char *from_a = a ? a + i * f0 : NULL, *from_b = b ? b + i * f0 : NULL;
-        int64_t j = 0;
-        for (; j + PAIRS <= n1; j += PAIRS)
-            _mm512_storeu_si512(to + i * t0 + j, pairs_of(from_a ? from_a + 2 * j : NULL, from_b ? from_b + 2 * j : NULL,
-                                                          0xffff));
-        if (j < n1)
-            _mm512_mask_storeu_epi32(to + i * t0 + j, first_pairs(n1 - j),
-                                     pairs_of(from_a ? from_a + 2 * j : NULL, from_b ? from_b + 2 * j : NULL,
-                                              first_pairs(n1 - j)));
-    }
+    const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
+                                          36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(PAIRS));
+    for (int64_t i = 0; i < n0; i++)
+        for (int64_t j = 0; j < n1; j += 2 * PAIRS) {
+            int64_t left = n1 - j, at = i * f0 + 2 * j;
+            __mmask32 mask = left >= 2 * PAIRS ? ~0u : (1u << left) - 1;
+            __m512i first = a ? _mm512_maskz_loadu_epi16(mask, a + at) : _mm512_setzero_si512();
+            __m512i second = b ? _mm512_maskz_loadu_epi16(mask, b + at) : _mm512_setzero_si512();
+            store_pairs(to + i * t0 + j, _mm512_permutex2var_epi16(first, lower, second), left);
+            store_pairs(to + i * t0 + j + PAIRS, _mm512_permutex2var_epi16(first, upper, second), left - PAIRS);
+        }
 }
 
 /* Turns 16 rows of 16 pairs into their columns. */

@@ -11,4 +11,5 @@
 #define LOAD_HALF NULL
 #define STORE_HALF store_bfloat
 #define PAIRING &pairing
+#define ROUND bf16_round
 #include "dot_body.inc"

@@ -42,12 +42,18 @@ typedef struct {
 typedef void (*ck_dot_fn)(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
                           const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add);
 
+/* As `across`, but the sums are not stored in c: they are rounded to native halves, a row's side by side and rows to_step
+ * bytes apart.  c is read only if `add`. */
+typedef void (*ck_rounded_fn)(int64_t rows, const void *a, int64_t a_step, const void *b, const ck_segment *segments,
+                              int64_t segment_count, const void *c, int64_t ldc, bool add, char *to, int64_t to_step);
+
 typedef struct {
     const char *name; /* dot_<src>_<filter>_<acc>_<rows>x<vectors of columns>v_<isa> */
     ck_isa isa;
     ck_type arithmetic;
     int64_t rows, columns;
     ck_dot_fn across, along;
+    ck_rounded_fn across_rounded; /* of CK_BF16, to bfloat16; or NULL */
     ck_load_fn load_half; /* native float16 to CK_F32 and back, or NULL: what the level has no instructions for */
     ck_store_fn store_half; /* of CK_BF16: to native bfloat16 */
     const ck_pairing *pairing; /* of CK_BF16, or NULL */

@@ -64,6 +64,10 @@ static bool bulk_pairs(const ck_pairing *bulk, ck_pair *to, int64_t t0, int64_t 
 void ck_pair_up(const ck_pairing *bulk, ck_pair *to, int64_t t0, int64_t t1, const char *a, const char *b, int64_t f0,
                 int64_t f1, int64_t n0, int64_t n1)
 {
+    if (t0 == n1 * t1 && f0 == n1 * f1) { /* one row of all */
+        n1 *= n0;
+        n0 = 1;
+    }
     if (n1 == 1 || (ck_distance(f1) > ck_distance(f0) && n0 > 1)) { /* let dimension 1 be the array's denser one */
         int64_t swap = t0;
         t0 = t1, t1 = swap;
