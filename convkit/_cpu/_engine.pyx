@@ -75,6 +75,9 @@ cdef extern from "multiply.h" nogil:
 
 
 cdef extern from "patches.h" nogil:
+    ctypedef struct ck_pairing "struct ck_pairing":
+        pass
+
     ctypedef struct ck_window:
         int64_t height, width, out_height, out_width, row_step, col_step, rows, cols
         const int64_t *row_at
@@ -87,6 +90,7 @@ cdef extern from "patches.h" nogil:
         flag plain
         int64_t pitch
         int64_t paired
+        const ck_pairing *pairing
 
 
 cdef extern from "pool.h" nogil:
@@ -204,6 +208,7 @@ cdef extern from "kernels.h" nogil:
         ck_isa isa
         ck_type arithmetic
         int64_t rows, columns
+        const ck_pairing *pairing
 
     const ck_dot_kernel *const ck_dot_kernels[]
     const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
@@ -218,7 +223,7 @@ cdef extern from "direct.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag in_place, out_in_place
+        flag in_place, clipped, out_in_place, rounded
         int64_t first_unit, first_pack, packed_at
 
     ctypedef struct ck_direct:
@@ -858,6 +863,7 @@ cdef class Direct(Run):
         d.pixels.plain = spec.image_plain
         d.pixels.pitch = spec.pitch
         d.pixels.paired = spec.paired
+        d.pixels.pairing = d.kernel.pairing
         fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader_for(&d.filter, d.kernel)
         d.image_group, d.filter_group, d.out_group = spec.group_bytes
@@ -879,6 +885,7 @@ cdef class Direct(Run):
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at = s.out_at
             phase.in_place, phase.out_in_place = s.in_place, s.out_in_place
+            phase.clipped, phase.rounded = s.clipped, s.rounded
             phase.first_unit, phase.first_pack, phase.packed_at = d.units, d.packs, packed
             taps = phase.window.rows * phase.window.cols
             d.units += ck_direct_units(d, phase)
@@ -943,13 +950,13 @@ cdef class DirectGradient(Run):
         self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
         fill_window(self, &g.window, spec.window)
         fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
-        g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
+        g.pixels.load = ck_loader_for(&g.pixels.array, g.kernel)
         g.pixels.plain = spec.image_plain
         fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
-        g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        g.gradients.load = ck_loader_for(&g.gradients.array, g.kernel)
         g.gradients.plain = spec.gradient_plain
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
-        g.store = ck_storer(&g.out, self.arithmetic)
+        g.store = ck_storer_for(&g.out, g.kernel)
         g.accumulate = spec.accumulate
         g.image_group, g.gradient_group, g.out_group = spec.group_bytes
         g.images, g.groups = spec.images, spec.groups

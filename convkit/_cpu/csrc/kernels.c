@@ -38,6 +38,6 @@ ck_load_fn ck_loader_for(const ck_array *array, const ck_dot_kernel *kernel)
 
 ck_store_fn ck_storer_for(const ck_array *array, const ck_dot_kernel *kernel)
 {
-    bool half = array->type == CK_F16 && !array->swapped;
+    bool half = array->type == (kernel->arithmetic == CK_BF16 ? CK_BF16 : CK_F16) && !array->swapped;
     return half && kernel->store_half ? kernel->store_half : ck_storer(array, kernel->arithmetic);
 }

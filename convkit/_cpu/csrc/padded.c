@@ -24,7 +24,7 @@ static void lay_pixels(const ck_pixels *p, int64_t channels, int64_t size, int64
     if (p->plain && stride[2] == channels * size && pitch == channels)
         memcpy(to, from, (size_t)(count * channels * size));
     else if (p->paired)
-        ck_pair_neighbours((ck_pair *)to, pitch, 1, from, stride[2], stride[3] / 2, count, p->paired);
+        ck_pair_neighbours(p->pairing, (ck_pair *)to, pitch, 1, from, stride[2], stride[3] / 2, count, p->paired);
     else
         ck_load_block(p->load, size, to, pitch, 1, from, stride[2], stride[3], count, channels);
 }
