@@ -1200,6 +1200,7 @@ cdef class PlanarGradient(Run):
 
 
 include "_int8.pxi"
+include "_winograd.pxi"
 
 
 def helpers():

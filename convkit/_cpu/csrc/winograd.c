@@ -1,0 +1,374 @@
+#include "winograd.h"
+
+#include "padded.h"
+
+#include <string.h>
+
+/* Channels in of which the taps are loaded at a time, to transform them or to compute a tile again with them. */
+enum { CHANNELS_AT_ONCE = CK_SUM_BLOCK / CK_TAPS };
+
+typedef struct {
+    int64_t image0, images, row0, rows, col0, cols; /* of the grid of tiles */
+    int64_t group, panel0, panels;
+} block;
+
+/* One pass over all tiles: panels of the filter that are there, and a job's chunks. */
+typedef struct {
+    const ck_winograd *w;
+    int64_t panel0, panels;
+} pass;
+
+static int64_t size_of(const ck_winograd *w) { return ck_size(w->kernel->arithmetic); }
+
+static int64_t panels_of(const ck_winograd *w) { return ck_ceil_div(w->out_channels, w->product->columns); }
+
+static int64_t tiles_along(int64_t pixels) { return ck_ceil_div(pixels, CK_TILE); }
+
+static int64_t filter_step(const ck_winograd *w)
+{
+    return ck_winograd_step(w->in_channels * w->product->columns, size_of(w));
+}
+
+/* The transformed filter's element e for a panel of the pass. */
+static char *filter_at(const pass *s, int64_t group, int64_t panel, int64_t e)
+{
+    const ck_winograd *w = s->w;
+    return w->packed + ((group * s->panels + panel - s->panel0) * CK_ELEMENTS + e) * filter_step(w) * size_of(w);
+}
+
+static void cut(int64_t *unit, int64_t total, int64_t size, int64_t *start, int64_t *count)
+{
+    int64_t blocks = ck_ceil_div(total, size);
+    *start = *unit % blocks * size;
+    *count = ck_min(size, total - *start);
+    *unit /= blocks;
+}
+
+static int64_t packs_of(const pass *s)
+{
+    return s->w->groups * s->panels * ck_ceil_div(s->w->in_channels, CHANNELS_AT_ONCE);
+}
+
+/* All taps of a panel's filters for some channels in, each tap as rows of a panel. */
+static void load_taps(const ck_winograd *w, int64_t group, int64_t panel, int64_t channel0, int64_t channels, char *to)
+{
+    int64_t size = size_of(w), columns = w->product->columns, out0 = panel * columns;
+    int64_t count = ck_min(columns, w->out_channels - out0);
+    const int64_t *stride = w->filter.stride;
+    const char *from = w->filter.data + group * w->filter_group + channel0 * stride[2] + out0 * stride[3];
+    if (count < columns)
+        memset(to, 0, (size_t)(CK_TAPS * channels * columns * size));
+    for (int64_t tap = 0; tap < CK_TAPS; tap++)
+        ck_load_block(w->load_filter, size, to + tap * channels * columns * size, columns, 1,
+                      from + tap / 3 * stride[0] + tap % 3 * stride[1], stride[2], stride[3], channels, count);
+}
+
+static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
+{
+    const pass *s = ctx;
+    const ck_winograd *w = s->w;
+    int64_t size = size_of(w), columns = w->product->columns, channel0, channels, panel, one;
+    char *taps = ck_worker_scratch(worker);
+    cut(&unit, w->in_channels, CHANNELS_AT_ONCE, &channel0, &channels);
+    cut(&unit, s->panels, 1, &panel, &one);
+    panel += s->panel0;
+    if (CK_TAPS * channels * columns * size > w->again_bytes) {
+        ck_worker_fail(worker, CK_BAD_PLAN);
+        return;
+    }
+    load_taps(w, unit, panel, channel0, channels, taps);
+    w->kernel->filter(channels * columns, taps, channels * columns,
+                      filter_at(s, unit, panel, 0) + channel0 * columns * size, filter_step(w));
+}
+
+static int64_t units_of(const pass *s)
+{
+    const ck_winograd *w = s->w;
+    return w->groups * ck_ceil_div(s->panels, w->panel_block) * ck_ceil_div(w->images, w->image_block) *
+           ck_ceil_div(tiles_along(w->out_height), w->row_block) * ck_ceil_div(tiles_along(w->out_width), w->col_block);
+}
+
+static block block_of(const pass *s, int64_t unit)
+{
+    const ck_winograd *w = s->w;
+    block b;
+    cut(&unit, s->panels, w->panel_block, &b.panel0, &b.panels);
+    b.panel0 += s->panel0;
+    cut(&unit, tiles_along(w->out_width), w->col_block, &b.col0, &b.cols);
+    cut(&unit, tiles_along(w->out_height), w->row_block, &b.row0, &b.rows);
+    cut(&unit, w->images, w->image_block, &b.image0, &b.images);
+    b.group = unit;
+    return b;
+}
+
+/* Where a block's numbers are kept, and the distances between them in numbers. */
+typedef struct {
+    char *zeros, *stage, *image, *sums, *out, *again;
+    int64_t tiles, image_pitch, image_step, sums_pitch, sums_step;
+} places;
+
+static bool place(const ck_winograd *w, const block *b, char *scratch, places *p)
+{
+    int64_t size = size_of(w), channels = ck_min(w->channel_block, w->in_channels);
+    p->tiles = b->images * b->rows * b->cols;
+    p->image_pitch = ck_winograd_step(channels, size);
+    p->image_step = ck_winograd_step(p->tiles * p->image_pitch, size);
+    p->sums_pitch = ck_winograd_step(b->panels * w->product->columns, size);
+    p->sums_step = ck_winograd_step(p->tiles * p->sums_pitch, size);
+    p->zeros = scratch;
+    p->stage = p->zeros + ck_winograd_step(channels, size) * size;
+    p->image = scratch + w->stage_bytes;
+    p->sums = p->image + w->image_bytes;
+    p->out = p->sums + w->sums_bytes;
+    p->again = p->out + w->out_bytes;
+    int64_t out = p->tiles * CK_TILE_PIXELS * b->panels * w->product->columns * size;
+    int64_t again = ck_min(CHANNELS_AT_ONCE, w->in_channels) * (CK_REACHED_PIXELS + CK_TAPS * w->product->columns) +
+                    CK_TILE_PIXELS * w->product->columns;
+    return w->channel_block <= CK_SUM_BLOCK && p->stage <= p->image &&
+           CK_ELEMENTS * p->image_step * size <= w->image_bytes && CK_ELEMENTS * p->sums_step * size <= w->sums_bytes &&
+           (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
+}
+
+/* The numbers of a tile within its block. */
+typedef struct {
+    int64_t image, row, col; /* of the tile, in its block */
+    int64_t y, x;            /* of its first output pixel, in the image */
+} tile;
+
+static tile tile_of(const block *b, int64_t number)
+{
+    tile t = {number / (b->rows * b->cols), number / b->cols % b->rows, number % b->cols, 0, 0};
+    t.y = (b->row0 + t.row) * CK_TILE;
+    t.x = (b->col0 + t.col) * CK_TILE;
+    return t;
+}
+
+/* Where the image's pixels lie: distances in bytes, `data` of the first pixel of the block's first image. */
+typedef struct {
+    const char *data;
+    int64_t image, row, col;
+} grid;
+
+/* Some channels of what the block's tiles meet, or false if scratch has no room for it. */
+static bool stage(const ck_winograd *w, const block *b, int64_t channel0, int64_t channels, const places *p, grid *g)
+{
+    int64_t size = size_of(w);
+    const int64_t *stride = w->pixels.array.stride;
+    ck_pixels pixels = w->pixels;
+    pixels.array.data += b->group * w->image_group + b->image0 * stride[0] + channel0 * stride[3];
+    *g = (grid){pixels.array.data, stride[0], stride[1], stride[2]};
+    if (w->image_in_place)
+        return true;
+    const int64_t rows[] = {-w->pad_row, CK_TILE_REACH - 1 - w->pad_row};
+    const int64_t cols[] = {-w->pad_col, CK_TILE_REACH - 1 - w->pad_col};
+    const ck_window window = {w->height, w->width, tiles_along(w->out_height), tiles_along(w->out_width),
+                              CK_TILE,   CK_TILE,  2,  2, rows, cols};
+    const ck_block tiles = {b->images, b->row0, b->rows, b->col0, b->cols};
+    ck_view v;
+    if (!ck_stage_padded(&window, &pixels, &tiles, channels, size, p->stage, p->image - p->stage, &v))
+        return false;
+    *g = (grid){v.data - (v.row0 * v.row_step + v.col0 * v.col_step) * size, v.image_step * size, v.row_step * size,
+                v.col_step * size};
+    return true;
+}
+
+static void transform_image(const ck_winograd *w, const block *b, int64_t channels, const grid *g, const places *p)
+{
+    int64_t size = size_of(w), lanes = w->kernel->lanes;
+    for (int64_t i = 0; i < p->tiles; i++) {
+        const tile t = tile_of(b, i);
+        const void *pixels[CK_REACHED_PIXELS];
+        for (int64_t r = 0; r < CK_TILE_REACH; r++)
+            for (int64_t c = 0; c < CK_TILE_REACH; c++) {
+                int64_t row = t.y + r - w->pad_row, col = t.x + c - w->pad_col;
+                bool inside = row >= 0 && row < w->height && col >= 0 && col < w->width;
+                pixels[r * CK_TILE_REACH + c] =
+                    inside ? g->data + t.image * g->image + row * g->row + col * g->col : p->zeros;
+            }
+        w->kernel->image(channels, pixels, p->image + i * p->image_pitch * size, p->image_step, lanes);
+    }
+}
+
+/* All products of one element. */
+static void multiply(const pass *s, const block *b, int64_t e, int64_t channel0, int64_t channels, const places *p)
+{
+    const ck_winograd *w = s->w;
+    int64_t size = size_of(w), columns = w->product->columns;
+    int64_t strips = ck_ceil_div(p->tiles, w->product->rows);
+    const ck_segment all = {0, 0, channels};
+    for (int64_t panel = 0; panel < b->panels; panel++) {
+        const char *filter = filter_at(s, b->group, b->panel0 + panel, e) + channel0 * columns * size;
+        for (int64_t strip = 0, at = 0, rows; strip < strips; strip++, at += rows) {
+            rows = ck_ceil_div(p->tiles - at, strips - strip);
+            w->product->across(rows, p->image + (e * p->image_step + at * p->image_pitch) * size, p->image_pitch, filter,
+                               columns, &all, 1,
+                               p->sums + (e * p->sums_step + at * p->sums_pitch + panel * columns) * size,
+                               p->sums_pitch, channel0 > 0);
+        }
+    }
+}
+
+/* Where a tile's result goes, in bytes. */
+typedef struct {
+    char *data;
+    int64_t row, col;
+} target;
+
+static target target_of(const ck_winograd *w, const block *b, const tile *t, const places *p)
+{
+    int64_t size = size_of(w), width = b->panels * w->product->columns * size;
+    const int64_t *stride = w->out.stride;
+    if (w->out_in_place)
+        return (target){w->out.data + b->group * w->out_group + (b->image0 + t->image) * stride[0] + t->y * stride[1] +
+                            t->x * stride[2] + b->panel0 * w->product->columns * size,
+                        stride[1], stride[2]};
+    int64_t row = b->cols * CK_TILE * width;
+    return (target){p->out + (t->image * b->rows + t->row) * CK_TILE * row + t->col * CK_TILE * width, row, width};
+}
+
+/* Computes a tile tap by tap, for all panels of the block. */
+static void compute_again(const ck_winograd *w, const block *b, const tile *t, int64_t rows, int64_t cols,
+                          const target *to, const places *p)
+{
+    int64_t size = size_of(w), columns = w->product->columns, most = ck_min(CHANNELS_AT_ONCE, w->in_channels);
+    const int64_t *stride = w->pixels.array.stride;
+    char *patch = p->again, *taps = patch + CK_REACHED_PIXELS * most * size, *sums = taps + CK_TAPS * most * columns * size;
+    const char *image = w->pixels.array.data + b->group * w->image_group + (b->image0 + t->image) * stride[0];
+    for (int64_t panel = 0; panel < b->panels; panel++) {
+        for (int64_t channel0 = 0; channel0 < w->in_channels; channel0 += most) {
+            int64_t channels = ck_min(most, w->in_channels - channel0), row_terms = 3 * channels;
+            for (int64_t i = 0; i < CK_REACHED_PIXELS; i++) {
+                int64_t row = t->y + i / CK_TILE_REACH - w->pad_row, col = t->x + i % CK_TILE_REACH - w->pad_col;
+                char *pixel = patch + i * channels * size;
+                if (row >= 0 && row < w->height && col >= 0 && col < w->width)
+                    w->pixels.load(pixel, 1, image + row * stride[1] + col * stride[2] + channel0 * stride[3], stride[3],
+                                   channels);
+                else
+                    memset(pixel, 0, (size_t)(channels * size));
+            }
+            load_taps(w, b->group, b->panel0 + panel, channel0, channels, taps);
+            for (int64_t i = 0; i < CK_TILE; i++) {
+                ck_segment terms[3];
+                for (int64_t a = 0; a < 3; a++)
+                    terms[a] = (ck_segment){(i + a) * CK_TILE_REACH * channels, a * row_terms * columns, row_terms};
+                w->product->across(CK_TILE, patch, channels, taps, columns, terms, 3, sums + i * CK_TILE * columns * size,
+                                   columns, channel0 > 0);
+            }
+        }
+        int64_t out0 = panel * columns, count = ck_min(columns, w->out_channels - b->panel0 * columns - out0);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j++)
+                memcpy(to->data + i * to->row + j * to->col + out0 * size, sums + (i * CK_TILE + j) * columns * size,
+                       (size_t)(count * size));
+    }
+}
+
+static int64_t channels_of(const ck_winograd *w, const block *b)
+{
+    int64_t columns = w->product->columns;
+    return ck_min(b->panels * columns, w->out_channels - b->panel0 * columns);
+}
+
+static void transform_sums(const ck_winograd *w, const block *b, const places *p)
+{
+    int64_t size = size_of(w), channels = channels_of(w, b);
+    for (int64_t i = 0; i < p->tiles; i++) {
+        const tile t = tile_of(b, i);
+        const target to = target_of(w, b, &t, p);
+        int64_t rows = ck_min(CK_TILE, w->out_height - t.y), cols = ck_min(CK_TILE, w->out_width - t.x);
+        if (!w->kernel->result(channels, p->sums + i * p->sums_pitch * size, p->sums_step, to.data, to.row / size,
+                               to.col / size, rows, cols))
+            compute_again(w, b, &t, rows, cols, &to, p);
+    }
+}
+
+/* Rows of the block's result, from scratch to where they belong. */
+static void store_rows(const ck_winograd *w, const block *b, const places *p)
+{
+    int64_t size = size_of(w), width = b->panels * w->product->columns, y0 = b->row0 * CK_TILE, x0 = b->col0 * CK_TILE;
+    int64_t rows = ck_min(b->rows * CK_TILE, w->out_height - y0), cols = ck_min(b->cols * CK_TILE, w->out_width - x0);
+    const int64_t *stride = w->out.stride;
+    for (int64_t n = 0; n < b->images; n++)
+        for (int64_t i = 0; i < rows; i++)
+            ck_store_block(w->store, size,
+                           w->out.data + b->group * w->out_group + (b->image0 + n) * stride[0] + (y0 + i) * stride[1] +
+                               x0 * stride[2] + b->panel0 * w->product->columns * stride[3],
+                           stride[2], stride[3], p->out + (n * b->rows * CK_TILE + i) * b->cols * CK_TILE * width * size,
+                           width, 1, cols, channels_of(w, b), false);
+}
+
+static void compute_unit(void *ctx, int64_t unit, ck_worker *worker)
+{
+    const pass *s = ctx;
+    const ck_winograd *w = s->w;
+    const block b = block_of(s, unit);
+    places p;
+    grid g;
+    if (!place(w, &b, ck_worker_scratch(worker), &p)) {
+        ck_worker_fail(worker, CK_BAD_PLAN);
+        return;
+    }
+    memset(p.zeros, 0, (size_t)(p.stage - p.zeros));
+    for (int64_t channel0 = 0; channel0 < w->in_channels; channel0 += w->channel_block) {
+        int64_t channels = ck_min(w->channel_block, w->in_channels - channel0);
+        if (!stage(w, &b, channel0, channels, &p, &g)) {
+            ck_worker_fail(worker, CK_BAD_PLAN);
+            return;
+        }
+        transform_image(w, &b, channels, &g, &p);
+        for (int64_t e = 0; e < CK_ELEMENTS; e++) {
+            if (ck_worker_stop(worker))
+                return;
+            multiply(s, &b, e, channel0, channels, &p);
+        }
+    }
+    transform_sums(w, &b, &p);
+    if (!w->out_in_place)
+        store_rows(w, &b, &p);
+}
+
+static int run_job(const pass *s, const ck_job *limits, ck_chunk_fn fn, int64_t chunks, int64_t scratch)
+{
+    ck_job job = *limits;
+    job.ctx = (void *)s;
+    job.fn = fn;
+    job.chunks = chunks;
+    job.scratch_bytes = (size_t)scratch;
+    return ck_pool_run(&job);
+}
+
+static int pack(const pass *s, const ck_job *limits)
+{
+    return run_job(s, limits, pack_unit, packs_of(s), s->w->again_bytes);
+}
+
+static int compute(const pass *s, const ck_job *limits)
+{
+    const ck_winograd *w = s->w;
+    return run_job(s, limits, compute_unit, units_of(s),
+                   w->stage_bytes + w->image_bytes + w->sums_bytes + w->out_bytes + w->again_bytes);
+}
+
+int ck_winograd_pack(const ck_winograd *w, const ck_job *limits)
+{
+    const pass all = {w, 0, panels_of(w)};
+    return pack(&all, limits);
+}
+
+int ck_winograd_compute(const ck_winograd *w, const ck_job *limits)
+{
+    const pass all = {w, 0, panels_of(w)};
+    return compute(&all, limits);
+}
+
+int ck_winograd_run(const ck_winograd *w, const ck_job *limits)
+{
+    int code = CK_OK;
+    for (int64_t panel = 0; code == CK_OK && panel < panels_of(w); panel += w->panels_at_once) {
+        const pass some = {w, panel, ck_min(w->panels_at_once, panels_of(w) - panel)};
+        code = pack(&some, limits);
+        if (code == CK_OK)
+            code = compute(&some, limits);
+    }
+    return code;
+}

@@ -1,0 +1,54 @@
+/* Winograd convolution F(4x4, 3x3): the forward pass of 3x3 filters at stride 1, and the input gradient as one of them with
+ * the filter turned around and its channels exchanged.
+ *
+ * A unit is a block of tiles x some panels of channels out.  For a block of channels in at a time it transforms the tiles'
+ * pixels, and multiplies each of the 36 elements with the transformed filter; the sums are transformed back.  A tile that
+ * is not finite then is computed again, tap by tap: transforming mixes the pixels of a tile, so that an infinity, or an
+ * overflow on the way, would reach outputs whose window does not hold it.
+ */
+#ifndef CK_WINOGRAD_H
+#define CK_WINOGRAD_H
+
+#include "multiply.h"
+#include "patches.h"
+#include "product.h"
+#include "winograd_kernels.h"
+
+typedef struct {
+    const ck_dot_kernel *product;
+    const ck_winograd_kernel *kernel; /* of the same arithmetic */
+    ck_pixels pixels;                 /* the image, group 0 */
+    ck_array filter;                  /* tap row, tap column, channel in, channel out, of group 0 */
+    ck_array out;                     /* group 0 */
+    int64_t image_group, filter_group, out_group; /* bytes from one group to the next */
+    ck_load_fn load_filter;
+    ck_store_fn store;
+    int64_t images, groups, in_channels, out_channels; /* channels per group */
+    int64_t height, width, out_height, out_width;
+    int64_t pad_row, pad_col; /* output pixel (i, j) meets image pixel (i - pad_row, j - pad_col) first */
+    bool image_in_place;      /* the image is plain: read where it lies, where it does not stick out */
+    bool out_in_place;        /* the result's pixels are plain */
+    int64_t image_block, row_block, col_block; /* tiles of a unit; image_block > 1 only with all rows and columns */
+    int64_t panel_block;                       /* panels of a unit */
+    int64_t channel_block;                     /* channels in that are transformed at a time; at most CK_SUM_BLOCK */
+    int64_t panels_at_once;                    /* panels of the filter that are transformed before units run */
+    char *packed; /* [group][panel of those at once][element][channel in][product->columns], ck_winograd_step apart */
+    int64_t stage_bytes; /* parts of a participant's scratch: a pixel of zeros and those of the image, */
+    int64_t image_bytes, sums_bytes; /* both transformed, */
+    int64_t out_bytes;               /* the result, */
+    int64_t again_bytes;             /* taps before they are transformed, and what computing a tile again takes */
+} ck_winograd;
+
+/* Numbers from one element to the next of a transformed filter, image or sums, and from one pixel to the next: an odd
+ * number of cache lines, so that elements of one place do not compete for the same sets of a cache. */
+static inline int64_t ck_winograd_step(int64_t numbers, int64_t size)
+{
+    return (ck_ceil_div(numbers * size, 64) | 1) * 64 / size;
+}
+
+/* Transforms the filter, all panels of it, into `packed`; computes with what is there; both, some panels at a time. */
+int ck_winograd_pack(const ck_winograd *winograd, const ck_job *limits);
+int ck_winograd_compute(const ck_winograd *winograd, const ck_job *limits);
+int ck_winograd_run(const ck_winograd *winograd, const ck_job *limits);
+
+#endif
