@@ -9,7 +9,7 @@ from .direct_gradient import DirectGradientSpec
 from .int8_tiles import Int8Spec
 from .plan import FilterGradientSpec, ProductSpec, ScatterSpec
 from .planar_tiles import PlanarGradientSpec, PlanarSpec
-from .winograd_tiles import WinogradSpec
+from .winograd_tiles import WinogradGradientSpec, WinogradSpec
 
 _Array = npt.NDArray[Any]
 
@@ -55,6 +55,10 @@ class Winograd:
 class WinogradPacker(Winograd):
     def pack(self, filter: _Array, memory: _Array, threads: int) -> None: ...
     def run_packed(self, image: _Array, memory: _Array, out: _Array, threads: int, workers: int) -> None: ...
+
+class WinogradGradient:
+    def __init__(self, spec: WinogradGradientSpec) -> None: ...
+    def run(self, image: _Array, gradient: _Array, out: _Array, failed: _Array, threads: int, workers: int) -> None: ...
 
 class DirectGradient:
     def __init__(self, spec: DirectGradientSpec) -> None: ...

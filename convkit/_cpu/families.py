@@ -111,6 +111,7 @@ EngineSpec = (
     | planar_tiles.PlanarGradientSpec
     | int8_tiles.Int8Spec
     | winograd_tiles.WinogradSpec
+    | winograd_tiles.WinogradGradientSpec
 )
 
 

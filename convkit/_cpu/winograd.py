@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from .._geometry import ConvGeometry
-from .._registry import Implementation, Plan, Problem
+from .._registry import Implementation, Plan, Problem, Start
 from . import _engine, blas, winograd_tiles
-from .families import DirectPlan, EmptyPlan, EnginePlan, limit_of, padded_sentence, planning_objection, reasons
+from .families import (
+    Direct,
+    DirectPlan,
+    EmptyPlan,
+    EnginePlan,
+    Reference,
+    limit_of,
+    padded_sentence,
+    planning_objection,
+    reasons,
+)
 from .machine import Machine
-from .winograd_tiles import WinogradSpec
+from .winograd_tiles import WinogradGradientSpec, WinogradSpec
 
 # Products of fewer channels do not pay for the transforms, nor those of fewer pixels for transforming the filter.
 # Measured on an AMD EPYC 9004.
@@ -19,11 +33,13 @@ LEAST_PIXELS = 16 * 28
 
 
 @functools.lru_cache(maxsize=256)
-def _spec(problem: Problem, machine: Machine) -> WinogradSpec:
+def _spec(problem: Problem, machine: Machine) -> WinogradSpec | WinogradGradientSpec:
     """Return the engine's specification for a problem, or raise WorkspaceError."""
     g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
     if problem.op == "conv2d":
         return winograd_tiles.forward_spec(g, first, second, problem.out, limit, machine)
+    if problem.op == "conv2d_backprop_filter":
+        return winograd_tiles.filter_gradient_spec(g, first, second, problem.out, problem.accumulate, limit, machine)
     return winograd_tiles.input_gradient_spec(g, first, second, problem.out, limit, machine)
 
 
@@ -41,6 +57,55 @@ class WinogradPlan(DirectPlan):
         self.packed_bytes = spec.packed_bytes
 
 
+class WinogradGradientPlan(EnginePlan):
+    """Sums of products of transformed tiles; those that are not finite are computed again, by another family."""
+
+    def __init__(self, spec: WinogradGradientSpec, problem: Problem, machine: Machine, copies: tuple[str, ...]) -> None:
+        super().__init__(spec, problem, _engine.WinogradGradient(spec), copies, blas.NO_HOLD)
+        self.of_panel = spec.panel_of
+        self.panels = spec.parts * spec.panel_block
+        self.problem = problem
+        self.machine = machine
+
+    def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
+        (first, second), failed = operands, np.zeros(self.panels, np.uint8)
+
+        def marking(first: Any, second: Any, out: Any, threads: int, workers: int) -> None:
+            self.engine.run(first, second, out, failed, threads, workers)
+
+        self._run_on(self._guarded(marking), first, second, out, threads)
+        for number in np.flatnonzero(failed):
+            self._compute_again(int(number), operands, out, threads)
+
+    def _compute_again(self, number: int, operands: Sequence[Any], out: Any, threads: int) -> None:
+        """Compute the gradient of some filters in some channels from all pixels, with nothing transformed."""
+        g = self.problem.geometry
+        group, channels, filters = self.of_panel(number)
+        into, out_of = (
+            slice(part.start + group * per_group, part.stop + group * per_group)
+            for part, per_group in ((channels, g.group_in), (filters, g.group_out))
+        )
+        image, gradient = operands[0][..., into], operands[1][..., out_of]
+        place = out[:, :, channels, out_of]
+        forms = [
+            replace(form, shape=array.shape)
+            for form, array in zip((*self.problem.operands, self.problem.out), (image, gradient, place), strict=True)
+        ]
+        part = replace(
+            self.problem,
+            geometry=replace(g, in_channels=image.shape[3], out_channels=gradient.shape[3], groups=1),
+            operands=tuple(forms[:2]),
+            out=forms[2],
+        )
+        direct = Direct("cpu", "direct", part.op, part.dtype)
+        able = direct.objection(part, self.machine) is None
+        family = direct if able else Reference("cpu", "reference", part.op, part.dtype)
+        family.plan(part, self.machine).run((image, gradient), place, threads)
+
+    def start(self) -> Start | None:
+        return None
+
+
 class Winograd(Implementation):
     """Tiles of 4x4 output pixels, transformed so that 36 products do what takes 144."""
 
@@ -54,8 +119,6 @@ class Winograd(Implementation):
             return f"dilations are {g.dilations}, and its tiles are of neighbouring pixels"
         if problem.precision == "high":
             return "precision is 'high', and its transforms round more than a sum of products does"
-        if problem.op == "conv2d_backprop_filter":
-            return "its sums of transformed products are for forward convolutions and input gradients"
         return planning_objection(problem, lambda: _spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
@@ -75,6 +138,8 @@ class Winograd(Implementation):
         if problem.empty:
             return EmptyPlan()
         spec = _spec(problem, machine)
+        if isinstance(spec, WinogradGradientSpec):
+            return WinogradGradientPlan(spec, problem, machine, _gradient_copies(spec, problem.geometry))
         return WinogradPlan(spec, problem, _copies(spec, problem.geometry))
 
 
@@ -87,4 +152,15 @@ def _copies(spec: WinogradSpec, g: ConvGeometry) -> tuple[str, ...]:
     if not spec.out_plain:
         why = reasons(spec.out, spec.arithmetic, g)
         sentences.append(f"result: computed in scratch, then stored block by block ({why})")
+    return tuple(sentences)
+
+
+def _gradient_copies(spec: WinogradGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
+    sentences = []
+    for operand, plain in ((spec.image, spec.image_plain), (spec.gradient, spec.gradient_plain)):
+        if not plain:
+            sentences.append(padded_sentence(operand, False, g, spec.arithmetic))
+        sentences.append(f"{operand.role}: transformed tile by tile")
+    if spec.slices > 1:
+        sentences.append(f"result: {spec.slices} partial sums over slices of the tiles, added in order")
     return tuple(sentences)
