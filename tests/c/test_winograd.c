@@ -128,7 +128,9 @@ static void set_up_products(trial *t, generator *r, const ck_dot_kernel *kernel,
     t->scratch_bytes = w->stage_bytes + w->image_bytes + w->sums_bytes + w->out_bytes + w->again_bytes;
     t->shared_bytes =
         w->groups * w->panels_at_once * CK_ELEMENTS * ck_winograd_step(w->in_channels * columns, size) * size;
-    w->packed = shared_new(t->shared_bytes);
+    w->packed = one_in(r, 3) ? NULL : shared_new(t->shared_bytes);
+    w->filter_bytes = w->packed ? 0 : size * CK_ELEMENTS * ck_winograd_step(w->channel_block * columns, size);
+    t->scratch_bytes += w->filter_bytes;
 }
 
 static void set_up_gradient(trial *t, generator *r, const ck_dot_kernel *kernel, ck_isa isa)
@@ -253,7 +255,7 @@ static bool near(const strided *s, const double *expected, ck_type arithmetic)
 
 static void products_come_near_the_plain_convolution(void)
 {
-    int levels[CK_ISAS] = {0}, in_place[2] = {0}, stored[2] = {0}, slices = 0, passes = 0, blocks = 0;
+    int levels[CK_ISAS] = {0}, in_place[2] = {0}, stored[2] = {0}, slices = 0, passes = 0, blocks = 0, alone = 0;
     for (int seed = 0; seed < TRIALS; seed++) {
         generator r = seeded((uint64_t)seed);
         trial t;
@@ -262,7 +264,8 @@ static void products_come_near_the_plain_convolution(void)
         double *expected = expected_of(&t);
         bool good = run_on(&t, (int)between(&r, 1, MOST_THREADS)) == CK_OK &&
                     near(&t.result, expected, kernel->arithmetic) &&
-                    shared_intact(t.op == FILTER ? t.g.partials : t.w.packed, t.shared_bytes) &&
+                    (t.op == FILTER ? shared_intact(t.g.partials, t.shared_bytes)
+                                    : !t.w.packed || shared_intact(t.w.packed, t.shared_bytes)) &&
                     atomic_load(&not_finite) == 0 && memchr(t.failed, 1, sizeof t.failed) == NULL;
         if (!good)
             fprintf(stderr, "seed %d, %s\n", seed, kernel->name);
@@ -273,13 +276,14 @@ static void products_come_near_the_plain_convolution(void)
         slices += t.g.slices > 1;
         passes += t.op != FILTER && t.w.panels_at_once < ck_ceil_div(t.w.out_channels, kernel->columns);
         blocks += t.op != FILTER && t.w.channel_block < t.w.in_channels;
+        alone += t.op != FILTER && !t.w.packed;
         free(expected);
         tear_down(&t);
     }
     for (int level = 0; level < CK_ISAS; level++)
         CHECK(!has_tile((ck_isa)level) || levels[level] >= TRIALS / CK_ISAS);
     CHECK(in_place[0] >= 50 && in_place[1] >= 50 && stored[0] >= 50 && stored[1] >= 50);
-    CHECK(slices >= 30 && passes >= 20 && blocks >= 30);
+    CHECK(slices >= 30 && passes >= 20 && blocks >= 30 && alone >= 50);
 }
 
 static void bits_are_the_same_on_any_number_of_threads(void)
@@ -340,10 +344,11 @@ static void too_little_scratch_is_refused_before_anything_is_written(void)
         generator r = seeded((uint64_t)seed);
         trial t;
         set_up(&t, seed, &r);
-        int64_t *products[] = {&t.w.stage_bytes, &t.w.image_bytes, &t.w.sums_bytes, &t.w.out_bytes, &t.w.again_bytes};
+        int64_t *products[] = {&t.w.stage_bytes, &t.w.image_bytes, &t.w.sums_bytes, &t.w.filter_bytes,
+                               &t.w.out_bytes, &t.w.again_bytes};
         int64_t *gradient[] = {&t.g.stage_bytes, &t.g.image_bytes, &t.g.gradient_bytes, &t.g.sums_bytes};
         int64_t **parts = t.op == FILTER ? gradient : products;
-        for (int i = 0; i < (t.op == FILTER ? 4 : 5); i++) {
+        for (int i = 0; i < (t.op == FILTER ? 4 : 6); i++) {
             int64_t enough = *parts[i];
             if (enough == 0)
                 continue;
