@@ -29,7 +29,7 @@ def library(name: str, sources: list[str], flags: list[str]) -> tuple[str, dict]
 
 def sources_of(level: str) -> list[str]:
     """Return the kernels of one ISA level; a level need not have kernels of every kind."""
-    return [f"{kind}_{level}.c" for kind in ("dot", "dw", "pl", "int8") if (CSRC / f"{kind}_{level}.c").exists()]
+    return [f"{kind}_{level}.c" for kind in ("dot", "dw", "pl", "int8", "wg") if (CSRC / f"{kind}_{level}.c").exists()]
 
 
 CORE = ["isa.c", "pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "filter_gradient.c", "scatter.c"]
@@ -38,9 +38,11 @@ INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
 FUSED = ["float_epilogue.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
+WINOGRAD = ["winograd.c", "winograd_gradient.c", "winograd_kernels.c", "winograd_tiles.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # Levels of which nothing builds on: the package does without where the compiler is too old for them.
 OPTIONAL_LEVELS = {"avx2vnni", "avx512bf16"}
+SOURCES = CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + FUSED + WINOGRAD
 # One library per ISA level: only code that runs after the CPU was asked may be compiled with that level's flags.
 LEVELS = {"generic": []}
 if X86:
@@ -49,9 +51,9 @@ if X86:
     LEVELS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
     LEVELS["avx512vnni"] = [*LEVELS["avx512"], "-mavx512vnni"]
     LEVELS["avx512bf16"] = [*LEVELS["avx512"], "-mavx512bf16"]
-LIBRARIES = [
-    library("convkit_core", CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + FUSED, ["-DCK_WITH_X86"] if X86 else [])
-] + [library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()]
+LIBRARIES = [library("convkit_core", SOURCES, ["-DCK_WITH_X86"] if X86 else [])] + [
+    library(f"convkit_{level}", sources_of(level), flags) for level, flags in LEVELS.items()
+]
 
 
 def knows_flags(compiler: Any, flags: list[str]) -> bool:
@@ -113,12 +115,9 @@ def extension(module: str, include_dirs: list[str], depends: list[str]) -> Exten
     )
 
 
+PARTS = sorted(map(str, Path("convkit/_cpu").glob("*.pxi")))
 EXTENSIONS = [
-    extension(
-        "convkit._cpu._engine",
-        [str(CSRC)],
-        [*map(str, sorted(CSRC.iterdir())), "convkit/_cpu/_int8.pxi", "convkit/_cpu/_float_epilogue.pxi"],
-    ),
+    extension("convkit._cpu._engine", [str(CSRC)], [*map(str, sorted(CSRC.iterdir())), *PARTS]),
     extension("convkit._repeated", [], []),
 ]
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _calls, _fused
-from ._cpu import _engine, blas, depthwise, families, int8, isa, machine, memory, planar, threads
+from ._cpu import _engine, blas, depthwise, families, int8, isa, machine, memory, planar, threads, winograd
 from ._options import current, forget_environment
 from ._version import __version__
 
@@ -66,6 +66,7 @@ def clear_caches() -> None:
     depthwise.forget_specs()
     planar.forget_specs()
     int8.forget_specs()
+    winograd.forget_specs()
     _engine.clear_scratch()
     memory.process_limit.cache_clear()
     threads.forget()

@@ -1210,6 +1210,7 @@ cdef class PlanarGradient(Run):
 
 include "_int8.pxi"
 include "_float_epilogue.pxi"
+include "_winograd.pxi"
 
 
 def helpers():

@@ -15,7 +15,19 @@ from .._arrays import Operand
 from .._errors import BackendError, WorkspaceError
 from .._geometry import ConvGeometry
 from .._registry import Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
-from . import _engine, blas, depthwise_tiles, direct, direct_gradient, int8_tiles, memory, plan, planar_tiles, reference
+from . import (
+    _engine,
+    blas,
+    depthwise_tiles,
+    direct,
+    direct_gradient,
+    int8_tiles,
+    memory,
+    plan,
+    planar_tiles,
+    reference,
+    winograd_tiles,
+)
 from .isa import has_tile, tile_for
 from .layouts import Kind, conversion, pixel_layout, settle_strides
 from .machine import Machine
@@ -98,6 +110,8 @@ EngineSpec = (
     | planar_tiles.PlanarSpec
     | planar_tiles.PlanarGradientSpec
     | int8_tiles.Int8Spec
+    | winograd_tiles.WinogradSpec
+    | winograd_tiles.WinogradGradientSpec
 )
 
 
@@ -175,7 +189,7 @@ class DirectPlan(EnginePlan):
 
     def __init__(self, spec: direct.DirectSpec, problem: Problem, copies: tuple[str, ...]) -> None:
         super().__init__(spec, problem, _engine.Direct(spec), copies, blas.NO_HOLD)
-        self.packer = _engine.Packer(spec)
+        self.packer: Any = _engine.Packer(spec)
         self.packed_bytes = spec.packed_bytes
 
     def run_packed(self, operands: Sequence[Any], out: Any, threads: int, pack: Pack) -> None:

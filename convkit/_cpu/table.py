@@ -10,6 +10,7 @@ from .fft import Fft
 from .fused import FusedFloat, Int8Reference
 from .int8 import Int8
 from .planar import Planar
+from .winograd import Winograd
 
 OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 
@@ -17,6 +18,7 @@ FAMILIES: tuple[tuple[str, type[Implementation]], ...] = (
     ("fft", Fft),
     ("planar", Planar),
     ("depthwise", Depthwise),
+    ("winograd", Winograd),
     ("direct", Direct),
     ("gemm", Gemm),
     ("im2col", Im2col),

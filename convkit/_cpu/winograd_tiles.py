@@ -1,0 +1,393 @@
+"""How Winograd convolutions are cut into blocks of tiles: pure arithmetic, as in `plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .._arrays import Operand
+from .._errors import WorkspaceError
+from .._geometry import ConvGeometry
+from . import plan
+from .isa import tile_for
+from .layouts import is_plain, settle_strides
+from .machine import Machine
+
+# As CK_TILE, CK_TILE_REACH, CK_ELEMENTS and CK_TAPS in winograd_kernels.h.
+TILE = 4
+REACH = 6
+ELEMENTS = 36
+TAPS = 9
+# As CHANNELS_AT_ONCE in winograd.c.
+CHANNELS_AT_ONCE = plan.SUM_BLOCK // TAPS
+
+# Tiles of a block: so many that the transformed filter, read once for each block, does not hold the products up.  From
+# 56 to 112 the speed is the same within 5 % on an AMD EPYC 9004.
+BLOCK_TILES = 112
+# Blocks are cut further, down to so many tiles and channels out, to get as many units as this, and to leave room for as
+# many workers.
+LEAST_TILES = 28
+LEAST_CHANNELS = 128
+UNITS = 16
+WORKERS = 8
+# Where one block holds all tiles, units transform the filter themselves, for so many channels in at a time: it is then
+# still in a cache when it is multiplied.  14x14 pixels, 256 channels: 1.2 times as fast as transforming it before; 512
+# channels at 7x7: 1.4 times.
+ALONE_CHANNELS_IN = 128
+ALONE_CHANNELS = 64
+
+
+# Channels on either side of a filter gradient's part, cut down to LEAST_PART to get more units; and the tiles below
+# which adding a slice up takes longer than it saves.
+MOST_PART = 128
+LEAST_PART = 64
+SLICE_TILES = 256
+
+
+class WinogradBlock(NamedTuple):
+    """The blocks of `ck_winograd` in winograd.h."""
+
+    images: int
+    rows: int
+    columns: int
+    panels: int
+
+    @property
+    def tiles(self) -> int:
+        return self.images * self.rows * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradSpec:
+    """As `ck_winograd` in winograd.h."""
+
+    arithmetic: str
+    isa: str
+    image: Operand
+    image_plain: bool
+    filter: Operand
+    turned: bool  # the taps are met in reverse, and channels in are the filter's last axis
+    out: Operand
+    out_plain: bool
+    group_bytes: tuple[int, int, int]
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    size: tuple[int, int]
+    out_size: tuple[int, int]
+    pads: tuple[int, int]
+    block: WinogradBlock
+    channel_block: int
+    panels_at_once: int
+    scratch: tuple[int, int, int, int, int, int]
+    transformed_bytes: int  # of the whole filter
+    shared_bytes: int
+
+    @property
+    def packed_bytes(self) -> int:
+        """What is kept of a packed filter: transformed, and as it is for tiles that are computed again."""
+        taps = TAPS * self.groups * self.in_channels * self.out_channels
+        return self.transformed_bytes + taps * plan.size_of(self.arithmetic)
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradGradientSpec:
+    """As `ck_winograd_gradient` in winograd_gradient.h."""
+
+    arithmetic: str
+    isa: str
+    image: Operand
+    image_plain: bool
+    gradient: Operand
+    gradient_plain: bool
+    out: Operand
+    group_bytes: tuple[int, int, int]
+    accumulate: bool
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    size: tuple[int, int]
+    out_size: tuple[int, int]
+    pads: tuple[int, int]
+    panel_width: int
+    channel_block: int
+    panel_block: int
+    block: tuple[int, int, int]
+    slices: int
+    slice_blocks: int
+    scratch: tuple[int, int, int, int]
+    shared_bytes: int
+
+    @property
+    def panels(self) -> int:
+        return -(-self.out_channels // self.panel_width)
+
+    @property
+    def parts(self) -> int:
+        return self.groups * -(-self.in_channels // self.channel_block) * -(-self.panels // self.panel_block)
+
+    def panel_of(self, number: int) -> tuple[int, slice, slice]:
+        """Return group, channels in and channels out of a panel that the engine marks, all counted in the group."""
+        part, panel = divmod(number, self.panel_block)
+        part, panels = divmod(part, -(-self.panels // self.panel_block))
+        group, channels = divmod(part, -(-self.in_channels // self.channel_block))
+        first, out = channels * self.channel_block, (panels * self.panel_block + panel) * self.panel_width
+        return (
+            group,
+            slice(first, min(first + self.channel_block, self.in_channels)),
+            slice(out, min(out + self.panel_width, self.out_channels)),
+        )
+
+
+def forward_spec(
+    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
+) -> WinogradSpec:
+    """Plan a forward convolution."""
+    return _spec(g, (image, filter, out), False, limit, machine)
+
+
+def input_gradient_spec(
+    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+) -> WinogradSpec:
+    """Plan an input gradient: a forward convolution of the output gradient, padded the other way round."""
+    return _spec(g, (gradient, filter, out), True, limit, machine)
+
+
+def _spec(
+    g: ConvGeometry, operands: tuple[Operand, Operand, Operand], turned: bool, limit: int, machine: Machine
+) -> WinogradSpec:
+    image, filter, out = map(settle_strides, operands)
+    arithmetic = plan.arithmetic_of(filter.dtype)
+    n_in, n_out = (g.group_out, g.group_in) if turned else (g.group_in, g.group_out)
+    size, out_size = (g.out_size, g.in_size) if turned else (g.in_size, g.out_size)
+    draft = WinogradSpec(
+        arithmetic=arithmetic,
+        isa=tile_for(arithmetic, machine.isa).isa,
+        image=image,
+        image_plain=is_plain(image, arithmetic),
+        filter=filter,
+        turned=turned,
+        out=out,
+        out_plain=is_plain(out, arithmetic),
+        group_bytes=(n_in * image.strides[3], g.group_out * filter.strides[3], n_out * out.strides[3]),
+        images=g.batch,
+        groups=g.groups,
+        in_channels=n_in,
+        out_channels=n_out,
+        size=(size[0], size[1]),
+        out_size=(out_size[0], out_size[1]),
+        pads=(2 - g.pad_before[0], 2 - g.pad_before[1]) if turned else (g.pad_before[0], g.pad_before[1]),
+        block=WinogradBlock(1, 1, 1, 1),
+        channel_block=plan.sum_block(n_in),
+        panels_at_once=1,
+        scratch=(0, 0, 0, 0, 0, 0),
+        transformed_bytes=0,
+        shared_bytes=0,
+    )
+    return _fit(draft, limit, machine)
+
+
+def step(numbers: int, size: int) -> int:
+    """Return the numbers from one element to the next, as `ck_winograd_step` in winograd.h."""
+    return (-(-numbers * size // 64) | 1) * 64 // size
+
+
+def _fit(draft: WinogradSpec, limit: int, machine: Machine) -> WinogradSpec:
+    size, columns = plan.size_of(draft.arithmetic), tile_for(draft.arithmetic, machine.isa).columns
+    panels = -(-draft.out_channels // columns)
+    per_panel = draft.groups * ELEMENTS * step(draft.in_channels * columns, size) * size
+    rows, across = _grid(draft)
+    alone = per_panel * panels > machine.l2_bytes and draft.images * rows * across <= BLOCK_TILES
+    at_once = panels if alone else plan.cut(panels, max(1, limit // 2 // per_panel))
+    shared = 0 if alone else per_panel * at_once
+    draft = replace(draft, transformed_bytes=per_panel * panels, shared_bytes=shared, panels_at_once=at_once)
+    block = _block(draft, at_once, columns, per_panel * panels > machine.l2_bytes)
+    channels = plan.cut(draft.in_channels, ALONE_CHANNELS_IN) if alone else draft.channel_block
+    while True:
+        scratch = _scratch(draft, block, channels, columns, alone)
+        enough = sum(scratch) * WORKERS <= limit - shared
+        if enough or (block.tiles <= LEAST_TILES and shared + sum(scratch) <= limit):
+            return replace(draft, block=block, channel_block=channels, scratch=scratch)
+        if block.tiles > 1:
+            block = _smaller(block)
+        elif block.panels > 1:
+            block = block._replace(panels=-(-block.panels // 2))
+        elif channels > 1:
+            channels = -(-channels // 2)
+        else:
+            raise WorkspaceError(plan.too_small(shared + sum(scratch), limit))
+
+
+def _grid(spec: WinogradSpec) -> tuple[int, int]:
+    """Return the rows and columns of tiles of an image."""
+    return -(-spec.out_size[0] // TILE), -(-spec.out_size[1] // TILE)
+
+
+def _tiled(grid: tuple[int, int, int], most: int) -> tuple[int, int, int]:
+    """Return images, rows and columns of a block of at most so many tiles, of a grid of as many tiles in all."""
+    images, rows, columns = grid
+    if rows * columns <= most:
+        return plan.cut(images, most // (rows * columns)), rows, columns
+    if columns <= most:
+        return 1, plan.cut(rows, most // columns), columns
+    return 1, 1, plan.cut(columns, most)
+
+
+def _smaller(block: WinogradBlock) -> WinogradBlock:
+    for name in ("images", "rows", "columns"):
+        if (length := getattr(block, name)) > 1:
+            return block._replace(**{name: -(-length // 2)})
+    return block
+
+
+def _block(spec: WinogradSpec, panels: int, width: int, far: bool) -> WinogradBlock:
+    """Return the blocks as far as speed decides them; ``far`` tells that the filter does not stay in the L2 cache.
+
+    Panels that are cut make tiles be transformed once more, tiles that are cut make the filter be read once more.
+    """
+    rows, columns = _grid(spec)
+    block = WinogradBlock(*_tiled((spec.images, rows, columns), BLOCK_TILES), panels)
+    per_tile = 2.0 * ELEMENTS * spec.in_channels * width
+    alone = spec.shared_bytes == 0
+    least = max(1, (ALONE_CHANNELS if alone else LEAST_CHANNELS) // width)
+
+    def units() -> int:
+        images = -(-spec.images // block.images)
+        return images * -(-rows // block.rows) * -(-columns // block.columns) * -(-panels // block.panels) * spec.groups
+
+    while units() < UNITS and block.tiles * block.panels * per_tile > plan.LEAST_TILE_FLOPS:
+        if block.panels > least and far:
+            block = block._replace(panels=-(-block.panels // 2))
+        elif block.tiles > LEAST_TILES and not alone:
+            block = _smaller(block)
+        else:
+            break
+    return block
+
+
+def _scratch(
+    spec: WinogradSpec, block: WinogradBlock, channels: int, columns: int, alone: bool
+) -> tuple[int, int, int, int, int, int]:
+    """Return the bytes of pixels, of pixels, sums and filter transformed, of results, and of loaded taps."""
+    size = plan.size_of(spec.arithmetic)
+    staged = step(channels, size)
+    if not spec.image_plain:
+        high, wide = ((count - 1) * TILE + REACH for count in (block.rows, block.columns))
+        staged += block.images * high * wide * channels
+    image = ELEMENTS * step(block.tiles * step(channels, size), size)
+    sums = ELEMENTS * step(block.tiles * step(block.panels * columns, size), size)
+    weights = ELEMENTS * step(channels * columns, size) if alone else 0
+    out = 0 if spec.out_plain else block.tiles * TILE * TILE * block.panels * columns
+    loaded = min(CHANNELS_AT_ONCE, spec.in_channels)
+    again = loaded * (REACH * REACH + TAPS * columns) + TILE * TILE * columns
+    parts = (plan.aligned(count * size) for count in (staged, image, sums, weights, out, again))
+    staged, image, sums, weights, out, again = parts
+    return staged, image, sums, weights, out, again
+
+
+def filter_gradient_spec(
+    g: ConvGeometry,
+    image: Operand,
+    gradient: Operand,
+    out: Operand,
+    accumulate: bool,
+    limit: int,
+    machine: Machine,
+) -> WinogradGradientSpec:
+    """Plan a filter gradient: parts of the result first, slices of the tiles only where there are too few parts."""
+    image, gradient, out = map(settle_strides, (image, gradient, out))
+    arithmetic = plan.arithmetic_of(gradient.dtype)
+    register = tile_for(arithmetic, machine.isa)
+    draft = WinogradGradientSpec(
+        arithmetic=arithmetic,
+        isa=register.isa,
+        image=image,
+        image_plain=is_plain(image, arithmetic),
+        gradient=gradient,
+        gradient_plain=is_plain(gradient, arithmetic),
+        out=out,
+        group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),
+        accumulate=accumulate,
+        images=g.batch,
+        groups=g.groups,
+        in_channels=g.group_in,
+        out_channels=g.group_out,
+        size=(g.in_size[0], g.in_size[1]),
+        out_size=(g.out_size[0], g.out_size[1]),
+        pads=(g.pad_before[0], g.pad_before[1]),
+        panel_width=register.columns,
+        channel_block=plan.cut(g.group_in, MOST_PART),
+        panel_block=plan.cut(-(-g.group_out // register.columns), max(1, MOST_PART // register.columns)),
+        block=(1, 1, 1),
+        slices=1,
+        slice_blocks=1,
+        scratch=(0, 0, 0, 0),
+        shared_bytes=0,
+    )
+    return _fit_gradient(_cut_parts(draft), limit)
+
+
+def _cut_parts(spec: WinogradGradientSpec) -> WinogradGradientSpec:
+    while spec.parts < UNITS:
+        width = spec.panel_block * spec.panel_width
+        if spec.channel_block > LEAST_PART and spec.channel_block >= width:
+            spec = replace(spec, channel_block=-(-spec.channel_block // 2))
+        elif width > LEAST_PART and spec.panel_block > 1:
+            spec = replace(spec, panel_block=-(-spec.panel_block // 2))
+        else:
+            break
+    return spec
+
+
+def _fit_gradient(spec: WinogradGradientSpec, limit: int) -> WinogradGradientSpec:
+    rows, columns = (-(-n // TILE) for n in spec.out_size)
+    wanted = max(1, min(-(-UNITS // spec.parts), spec.images * rows * columns // SLICE_TILES))
+    most = BLOCK_TILES
+    while True:
+        block = _tiled((spec.images, rows, columns), most)
+        blocks = -(-spec.images // block[0]) * -(-rows // block[1]) * -(-columns // block[2])
+        slice_blocks = -(-blocks // wanted)
+        slices = -(-blocks // slice_blocks)
+        scratch, part = _gradient_scratch(spec, block, slices)
+        shared = spec.parts * slices * part if slices > 1 else 0
+        enough = sum(scratch) * WORKERS <= limit - shared and shared <= limit // 2
+        if enough or (most <= LEAST_TILES and wanted == 1 and sum(scratch) <= limit):
+            return replace(
+                spec, block=block, slices=slices, slice_blocks=slice_blocks, scratch=scratch, shared_bytes=shared
+            )
+        if wanted > 1 and shared > limit // 4:
+            wanted = -(-wanted // 2)
+        elif most > LEAST_TILES or (wanted == 1 and most > 1):
+            most = -(-most // 2)
+        elif wanted > 1:
+            wanted = -(-wanted // 2)
+        elif spec.channel_block > 1:
+            spec = replace(spec, channel_block=-(-spec.channel_block // 2))
+        elif spec.panel_block > 1:
+            spec = replace(spec, panel_block=-(-spec.panel_block // 2))
+        else:
+            raise WorkspaceError(plan.too_small(sum(scratch), limit))
+
+
+def _gradient_scratch(
+    spec: WinogradGradientSpec, block: tuple[int, int, int], slices: int
+) -> tuple[tuple[int, int, int, int], int]:
+    """Return the bytes of pixels, of both transformed, and of sums that are not shared; and those of a part's sums."""
+    size = plan.size_of(spec.arithmetic)
+    images, rows, columns = block
+    channels, width = min(spec.channel_block, spec.in_channels), spec.panel_block * spec.panel_width
+    copied = [0]
+    if not spec.image_plain:
+        copied.append(images * ((rows - 1) * TILE + REACH) * ((columns - 1) * TILE + REACH) * channels)
+    if not spec.gradient_plain:
+        copied.append(images * rows * TILE * columns * TILE * min(width, spec.out_channels))
+    tiles = images * rows * columns
+    stage = step(max(channels, width), size) + max(copied)
+    image, gradient = (ELEMENTS * step(tiles * step(count, size), size) for count in (channels, width))
+    part = spec.panel_block * ELEMENTS * step(channels * spec.panel_width, size)
+    stage, image, gradient, sums = (
+        plan.aligned(count * size) for count in (stage, image, gradient, part if slices == 1 else 0)
+    )
+    return (stage, image, gradient, sums), part * size
