@@ -175,11 +175,18 @@ def test_packed_filters(rng):
         convkit.conv2d(x, packed)
 
 
+def misaligned(array):
+    """Return the same values, a byte off."""
+    moved = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
 STRANGE = {
     "swapped": lambda a: a.astype(a.dtype.newbyteorder()),
-    "reversed": lambda a: a[:, ::-1, :, ::-1],
+    "reversed": lambda a: a[:, ::-1, :, ::-1].copy()[:, ::-1, :, ::-1],
     "planes": lambda a: np.ascontiguousarray(a.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1),
-    "misaligned": lambda a: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape).copy(),
+    "misaligned": misaligned,
     "apart": lambda a: np.repeat(a, 2, axis=3)[..., ::2],
 }
 

@@ -126,7 +126,7 @@ def test_groups(groups, rng):
 
 DEPTHWISE = [
     (3, 3, {"padding": "SAME"}),
-    (3, 3, {"padding": "SAME", "strides": 2}),
+    (3, 3, {"padding": "SAME", "strides": (2, 2)}),
     (5, 5, {"padding": ((2, 1), (0, 3)), "strides": (1, 2)}),
     (1, 9, {"padding": "VALID"}),
     (2, 4, {"padding": "FULL", "dilations": (2, 3)}),

@@ -399,15 +399,17 @@ def fused_arrays(data_format, seed=0):
 @pytest.mark.parametrize("kind", ["float32", "int32", None])
 @pytest.mark.parametrize("data_format", SHAPES)
 def test_a_repeated_fused_call_starts_at_once(data_format, kind, fused_planned):
+    scale = 0.01
+
     def run(values, filter=None, **more):
         x, w, bias, side = values
         bias = None if kind is None else bias.astype(kind)
         return convkit.fused_conv2d(
-            x, w if filter is None else filter, bias, side, conv_scale=bias_scale, side_scale=0.5, activation="relu",
+            x, w if filter is None else filter, bias, side, conv_scale=scale, side_scale=0.5, activation="relu",
             data_format=data_format, **more,
         )  # fmt: skip
 
-    for bias_scale in (0.01, np.linspace(0.01, 0.02, 8, dtype=np.float32)):
+    for scale in (0.01, np.linspace(0.01, 0.02, 8, dtype=np.float32)):  # noqa: B007 - of `run`
         calls = [fused_arrays(data_format, seed) for seed in (0, 1)]
         expected = [run(values, algorithm="reference") for values in calls]
         packed = [convkit.pack_filter(values[1], op="fused_conv2d", data_format=data_format) for values in calls]

@@ -24,8 +24,8 @@ PANEL_BYTES = 128 * 2**10
 CACHE_PARTS = 2
 # Below this a tile is not cut further to get more of them: some 20 microseconds.
 LEAST_TILE_OPERATIONS = 4e6
-# Cycles to lay down a byte, of neighbouring channels and of planes, and products that a cycle takes: on an AMD EPYC Genoa.
-# A tile is not cut into fewer panels than keep the laying down below a fifth of the products' time.
+# Cycles to lay down a byte, of neighbouring channels and of planes, and products of a cycle: on an AMD EPYC Genoa.  A
+# tile is not cut into fewer panels than keep the laying down below a fifth of the products' time.
 STAGE_CYCLES = (0.1, 0.6)
 CYCLE_PRODUCTS = 64.0
 STAGE_SHARE = 0.2
@@ -206,7 +206,8 @@ def _fit(draft: Int8Spec, register: Int8Tile, limit: int, machine: Machine) -> I
             tile = (1, 1, 1, -(-panel_block // 2))
         else:
             raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
-    row_pitch = _reach(draft.window, *tile[1:3])[1] * draft.pitch
+    wide = _units(draft.window, tile[2], register)[0] if draft.depthwise else _reach(draft.window, *tile[1:3])[1]
+    row_pitch = wide * draft.pitch
     return replace(draft, tile=tile, row_pitch=row_pitch, scratch=scratch, shared_bytes=packed)
 
 
@@ -254,10 +255,18 @@ def _staged(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile)
     high, wide = _reach(spec.window, rows, columns)
     beyond = SLACK
     if spec.depthwise:
-        cols = spec.window.col_at
-        step = cols[1] - cols[0] if len(cols) > 1 else 1
-        beyond = (wide + (UNIT_BYTES - 1) * step) * register.columns
+        wide, reach = _units(spec.window, columns, register)
+        beyond = reach * register.columns
     return plan.aligned(images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1) + beyond)
+
+
+def _units(window: Window, columns: int, register: Int8Tile) -> tuple[int, int]:
+    """Return how many units of a depthwise row are laid down, and the image's columns that they reach, as in int8.c."""
+    cols = window.col_at
+    distance = cols[1] - cols[0] if len(cols) > 1 else 1
+    one = len(cols) <= UNIT_BYTES // FORM_SIZES[register.pairs_saturate]
+    units, step = (columns, window.steps[1]) if one else (_reach(window, 1, columns)[1], 1)
+    return units, (units - 1) * step + (min(UNIT_BYTES, len(cols)) - 1) * distance + 1
 
 
 def _rows(spec: Int8Spec, register: Int8Tile) -> tuple[int, int]:
@@ -275,7 +284,8 @@ def _reads_in_place(spec: Int8Spec, register: Int8Tile) -> bool:
 def _scratch(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile) -> tuple[int, int, int, int, int]:
     """Return the bytes of a tile's pixels and sums, of side inputs and results of a piece, and of factors."""
     images, rows, columns, panel_block = tile
-    piece = min(columns, max(_piece(r, register.columns) for r in _rows(spec, register) if r)) * register.columns
+    line = rows * columns if spec.depthwise else columns
+    piece = min(line, max(_piece(r, register.columns) for r in _rows(spec, register) if r)) * register.columns
     kept = piece
     if any(form.steps > form.block_steps for form in spec.forms):
         kept = images * rows * columns * register.columns
@@ -301,7 +311,8 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
 
     def taken(images: int, high: int, wide: int) -> int:
         tile = (images, high, wide, 1)
-        return _staged(spec, tile, register) + sum(_scratch(spec, tile, register)[1:])
+        read = images * w.size[0] * w.size[1] * spec.out_channels if spec.depthwise else 0
+        return _staged(spec, tile, register) + sum(_scratch(spec, tile, register)[1:]) + read
 
     if spec.depthwise:
         columns = min(columns, DEPTHWISE_COLUMNS)

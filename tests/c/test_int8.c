@@ -112,7 +112,10 @@ static void cut_into_tiles(problem *p, generator *r)
             p->runs[i] = (ck_int8_run){i / taps, i % taps, d->in_channels * w->cols / taps};
     const int64_t high = (d->row_block - 1) * w->row_step + w->row_at[w->rows - 1] - w->row_at[0] + 1;
     const int64_t wide = (d->col_block - 1) * w->col_step + w->col_at[w->cols - 1] - w->col_at[0] + 1;
-    d->row_pitch = wide * d->pitch;
+    const bool one = d->depthwise && w->cols <= (k->pairs_saturate ? 2 : 4);
+    const int64_t step = w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1, laid = one ? d->col_block : wide;
+    const int64_t reach = (laid - 1) * (one ? w->col_step : 1) + (ck_min(CK_UNIT_BYTES, w->cols) - 1) * step + 1;
+    d->row_pitch = laid * d->pitch;
     int64_t packed = 0;
     for (int form = CK_BYTES; form < (k->pairs_saturate ? CK_FORMS : CK_WORDS); form++) {
         ck_int8_form *f = &d->form[form];
@@ -129,8 +132,7 @@ static void cut_into_tiles(problem *p, generator *r)
     d->peaks_at = packed + units * w->rows * k->columns * 4;
     d->packed = malloc((size_t)(d->peaks_at + units * 4));
     const int64_t pixels = d->image_block * d->row_block * d->col_block * k->columns;
-    const int64_t step = w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1;
-    const int64_t beyond = d->depthwise ? (wide + (CK_UNIT_BYTES - 1) * step) * k->columns : CK_UNIT_BYTES;
+    const int64_t beyond = d->depthwise ? reach * k->columns : CK_UNIT_BYTES;
     d->stage_bytes = ck_ceil_div(d->image_block * high * d->row_pitch * 2 + beyond, 64) * 64;
     d->sums_bytes = d->side_bytes = d->out_bytes = pixels * 4;
     d->factor_bytes = d->panel_block * 12 * CK_INT8_MOST_COLUMNS;

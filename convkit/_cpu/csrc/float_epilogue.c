@@ -63,7 +63,8 @@ static void run_chunk(void *ctx, int64_t chunk, ck_worker *worker)
     const bool planes = e->sums.stride[3] != bytes && e->sums.stride[2] == bytes;
     const bool whole = dense(&e->sums, channels) && dense(&e->side, channels) && dense(&e->out, channels);
     const int64_t pixels = planes || !whole ? 1 : ck_max(1, ck_min(size[2], LINE / channels));
-    const int64_t outer = planes ? channels : ck_ceil_div(size[2], pixels), along = planes ? 2 : 3, across = planes ? 3 : 2;
+    const int64_t outer = planes ? channels : ck_ceil_div(size[2], pixels);
+    const int along = planes ? 2 : 3, across = planes ? 3 : 2;
     char scales[LINE * 8], biases[LINE * 8];
     const void *scale = e->scale, *bias = e->bias;
     if (pixels > 1) {
@@ -75,18 +76,21 @@ static void run_chunk(void *ctx, int64_t chunk, ck_worker *worker)
             return;
         const int64_t n = row / size[1], i = row % size[1];
         for (int64_t o = 0; o < outer; o++) {
-            const int64_t first = o * (planes ? 1 : pixels), total = planes ? size[2] : ck_min(pixels, size[2] - first) * channels;
+            const int64_t first = o * (planes ? 1 : pixels);
+            const int64_t total = planes ? size[2] : ck_min(pixels, size[2] - first) * channels;
             for (int64_t at = 0; at < total; at += LINE) {
                 line l = {.count = ck_min(LINE, total - at), .one_bias = planes,
                           .one_scale = planes || !e->scale_per_channel};
                 const ck_array *arrays[3] = {&e->sums, &e->side, &e->out};
                 char *data[3];
                 for (int a = 0; a < 3; a++)
-                    data[a] = arrays[a]->data ? arrays[a]->data + n * arrays[a]->stride[0] + i * arrays[a]->stride[1] +
-                                                    first * arrays[a]->stride[across] + at * arrays[a]->stride[along]
-                                              : NULL;
+                    data[a] = arrays[a]->data == NULL
+                                  ? NULL
+                                  : arrays[a]->data + n * arrays[a]->stride[0] + i * arrays[a]->stride[1] +
+                                        first * arrays[a]->stride[across] + at * arrays[a]->stride[along];
                 l.sums = data[0], l.side = data[1], l.out = data[2];
-                l.sums_step = e->sums.stride[along], l.side_step = e->side.stride[along], l.out_step = e->out.stride[along];
+                l.sums_step = e->sums.stride[along], l.side_step = e->side.stride[along];
+                l.out_step = e->out.stride[along];
                 const int64_t factor = planes ? o : at;
                 l.bias = bias ? (const char *)bias + factor * bytes : NULL;
                 l.scale = scale ? (const char *)scale + (e->scale_per_channel ? factor : 0) * bytes : NULL;

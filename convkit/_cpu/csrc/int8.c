@@ -11,7 +11,10 @@ typedef struct {
 /* Pixels that meet one panel before the next; their sums stay in the first-level cache if they are stored at all. */
 enum { PIECE_BYTES = 8192 };
 
-static int64_t rows_of(const ck_int8 *d, ck_form form) { return d->depthwise ? CK_DEPTHWISE_ROWS : d->kernel->rows[form]; }
+static int64_t rows_of(const ck_int8 *d, ck_form form)
+{
+    return d->depthwise ? CK_DEPTHWISE_ROWS : d->kernel->rows[form];
+}
 
 static int64_t piece_of(const ck_int8 *d, ck_form form)
 {
@@ -108,13 +111,14 @@ static void fill(ck_form form, uint8_t flip, int64_t value, char *to, int64_t n)
     }
 }
 
-/* Lays down bytes of one row of the image, and padding beside them; `to` is of as many pixels as the reach has columns. */
+/* Lays down one row of the image, and padding beside it; `to` is of as many pixels as the reach has columns. */
 static void lay_row(const ck_int8 *d, const tile *t, const reach *r, int64_t image, int64_t y, int64_t c0,
                     int64_t channels, ck_form form, uint8_t flip, char *to, int64_t pitch)
 {
     const ck_window *w = &d->window;
     const int64_t size = ck_form_size(form);
-    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0)), right = ck_max(left, ck_min(r->cols, w->width - r->col0));
+    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0));
+    const int64_t right = ck_max(left, ck_min(r->cols, w->width - r->col0));
     if (y < 0 || y >= w->height || left == right) {
         fill(form, flip, d->input_zero_point, to, r->cols * pitch);
         return;
@@ -136,33 +140,100 @@ static bool any_large(const char *bytes, int64_t n)
     return all & 0x80;
 }
 
-/* Bytes between the columns' taps of a depthwise convolution, in a row of bytes. */
-static int64_t tap_step_of(const ck_int8 *d)
+/* Whether all taps of a row are in one unit, in every form that may be taken: then there are none but for the pixels of
+ * the result. */
+static bool is_one_unit(const ck_int8 *d)
 {
-    const ck_window *w = &d->window;
-    return (w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1) * d->kernel->columns;
+    return d->window.cols <= ck_form_unit(d->kernel->pairs_saturate ? CK_WORDS : CK_BYTES);
 }
 
-/* Bytes of a row that units are made of: units of the last pixels reach beyond it, for weights that are 0. */
-static int64_t row_bytes_of(const ck_int8 *d, const reach *r)
+/* Pixels from unit to unit of a depthwise convolution, and from tap to tap. */
+static int64_t unit_step(const ck_int8 *d) { return is_one_unit(d) ? d->window.col_step : 1; }
+
+static int64_t tap_distance(const ck_int8 *d)
 {
-    return r->cols * d->kernel->columns + (CK_UNIT_BYTES - 1) * tap_step_of(d);
+    return d->window.cols > 1 ? d->window.col_at[1] - d->window.col_at[0] : 1;
 }
 
-/* Lays down the units of one panel's channels, whose bytes go by `row`. */
+/* Taps that a unit holds; of the last one in a row, some may lie beyond the filter, for weights that are 0. */
+static int64_t unit_taps(const ck_int8 *d) { return ck_min(CK_UNIT_BYTES, d->window.cols); }
+
+/* Pixels of a row that are laid down. */
+static int64_t staged_cols(const ck_int8 *d, const tile *t, const reach *r)
+{
+    return d->depthwise && is_one_unit(d) ? t->cols : r->cols;
+}
+
+/* Columns of the image that n units reach. */
+static int64_t unit_reach(const ck_int8 *d, int64_t n)
+{
+    return (n - 1) * unit_step(d) + (unit_taps(d) - 1) * tap_distance(d) + 1;
+}
+
+/* What lays down the units of one panel's channels in one row of the image. */
+typedef struct {
+    const ck_int8 *d;
+    const tile *t;
+    const reach *r;
+    int64_t image, y, c0, channels;
+    ck_form form;
+    uint8_t flip;
+    char *to, *bytes; /* `bytes` are of as many columns as the units reach */
+} unit_row;
+
+/* Units first .. end - 1 by way of `bytes`, with the padding among them; returns whether any byte is 128 or more. */
+static bool lay_units(const unit_row *u, int64_t first, int64_t end)
+{
+    const ck_int8 *d = u->d;
+    const int64_t columns = d->kernel->columns, step = d->pitch * ck_form_size(u->form);
+    if (first >= end)
+        return false;
+    reach part = *u->r;
+    part.col0 += first * unit_step(d);
+    part.cols = unit_reach(d, end - first);
+    lay_row(d, u->t, &part, u->image, u->y, u->c0, u->channels, CK_BYTES, u->flip, u->bytes, columns);
+    d->kernel->gather(u->form, d->image.type == CK_I8, 0, u->to + first * step, step, u->bytes,
+                      unit_step(d) * columns, tap_distance(d) * columns, unit_taps(d), end - first);
+    return any_large(u->bytes, part.cols * columns);
+}
+
+/* The same from the image itself, where all pixels that units reach are inside it. */
+static void take_units(const unit_row *u, int64_t first, int64_t end)
+{
+    const ck_int8 *d = u->d;
+    const int64_t step = d->pitch * ck_form_size(u->form), *stride = d->image.stride;
+    const char *from = ck_channel(&d->image, u->c0) + (u->t->image0 + u->image) * stride[0] + u->y * stride[1] +
+                       (u->r->col0 + first * unit_step(d)) * stride[2];
+    d->kernel->gather(u->form, d->image.type == CK_I8, u->flip, u->to + first * step, step, from,
+                      unit_step(d) * stride[2], tap_distance(d) * stride[2], unit_taps(d), end - first);
+}
+
 static bool stage_depthwise(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip,
-                            bool only_small, char *to, char *row)
+                            bool only_small, char *to)
 {
     const int64_t columns = d->kernel->columns, size = ck_form_size(form), c0 = t->panel0 * columns;
-    const int64_t bytes = row_bytes_of(d, r), channels = ck_min(columns, d->out_channels - c0);
-    memset(row, 0, (size_t)bytes);
+    const int64_t units = staged_cols(d, t, r), channels = ck_min(columns, d->out_channels - c0), step = unit_step(d);
+    char *bytes = to + t->images * r->image_pitch * size;
+    /* The first unit that starts in the image, and the first that ends beyond it. */
+    const int64_t inside = d->window.width - r->col0 - unit_reach(d, 1);
+    const int64_t left = ck_min(units, r->col0 < 0 ? ck_ceil_div(-r->col0, step) : 0);
+    const int64_t right = ck_max(left, ck_min(units, inside < 0 ? 0 : inside / step + 1));
+    /* Bytes beyond the channels are for columns that nobody reads. */
+    memset(bytes, 0, (size_t)(unit_reach(d, units) * columns));
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < r->rows; i++) {
-            lay_row(d, t, r, n, r->row0 + i, c0, channels, CK_BYTES, flip, row, columns);
-            if (only_small && any_large(row, r->cols * columns))
+            const unit_row u = {d, t, r, n, r->row0 + i, c0, channels, form, flip,
+                                to + (n * r->image_pitch + i * d->row_pitch) * size, bytes};
+            /* Bytes beyond the last channel are the next row's. */
+            const bool readable = channels == columns || (d->image.stride[1] >= columns && u.y + 1 < d->window.height);
+            const bool direct = !only_small && readable && ck_int8_in_place(&d->image) && u.y >= 0 &&
+                                u.y < d->window.height && left < right;
+            if (lay_units(&u, 0, direct ? left : units) && only_small)
                 return false;
-            d->kernel->gather(form, d->image.type == CK_I8, to + (n * r->image_pitch + i * d->row_pitch) * size,
-                              d->pitch * size, (const uint8_t *)row, tap_step_of(d), r->cols);
+            if (direct) {
+                take_units(&u, left, right);
+                lay_units(&u, right, units);
+            }
         }
     return true;
 }
@@ -172,7 +243,7 @@ static bool stage(const ck_int8 *d, const tile *t, const reach *r, ck_form form,
 {
     const int64_t size = ck_form_size(form);
     if (d->depthwise)
-        return stage_depthwise(d, t, r, form, flip, only_small, to, to + t->images * r->image_pitch * size);
+        return stage_depthwise(d, t, r, form, flip, only_small, to);
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < r->rows; i++) {
             char *row = to + (n * r->image_pitch + i * d->row_pitch) * size;
@@ -431,9 +502,26 @@ static bool is_wanted(const task *k, int64_t panel, bool narrow)
 
 typedef void (*piece_fn)(const task *k, const piece *p, void *ctx);
 
+/* Whether the rows of a depthwise tile are one long row, of pixels that are laid down and of results. */
+static bool in_one_row(const task *k)
+{
+    const ck_int8 *d = k->d;
+    const int64_t cols = k->t->cols;
+    return d->depthwise && k->row_step == cols * k->pixel_step && d->out.stride[1] == cols * d->out.stride[2] &&
+           (d->side.type == CK_TYPES || d->side.stride[1] == cols * d->side.stride[2]);
+}
+
 static void each_piece(const task *k, piece_fn fn, void *ctx)
 {
-    const int64_t most = piece_of(k->d, k->how.form);
+    const int64_t most = piece_of(k->d, k->how.form), pixels = k->t->rows * k->t->cols;
+    if (in_one_row(k)) {
+        for (int64_t n = 0; n < k->t->images; n++)
+            for (int64_t j = 0; j < pixels; j += most) {
+                const piece p = {n, 0, j, ck_min(most, pixels - j), {0, k->d->window.rows}};
+                fn(k, &p, ctx);
+            }
+        return;
+    }
     for (int64_t n = 0; n < k->t->images; n++)
         for (int64_t i = 0; i < k->t->rows; i++)
             for (int64_t j = 0; j < k->t->cols; j += most) {
@@ -487,15 +575,17 @@ static bool fits(const ck_int8 *d, const tile *t, const reach *r)
     int64_t most = 0;
     for (int form = CK_BYTES; form < CK_FORMS; form++) {
         const ck_int8_form *f = &d->form[form];
-        const int64_t count = f->steps ? ck_min(t->cols, piece_of(d, (ck_form)form)) : 0;
+        const int64_t line = d->depthwise ? t->rows * t->cols : t->cols;
+        const int64_t count = f->steps ? ck_min(line, piece_of(d, (ck_form)form)) : 0;
         const int64_t kept = f->steps > f->block_steps ? t->images * t->rows * t->cols : count;
         if (kept * columns * 4 > d->sums_bytes)
             return false;
         most = ck_max(most, count);
     }
-    const int64_t beyond = d->depthwise ? row_bytes_of(d, r) : CK_UNIT_BYTES;
+    const int64_t pixels = staged_cols(d, t, r);
+    const int64_t beyond = d->depthwise ? unit_reach(d, pixels) * columns : CK_UNIT_BYTES;
     const bool staged = reads_in_place(d) || (t->images * r->image_pitch * size + beyond <= d->stage_bytes &&
-                                              r->cols * d->pitch <= d->row_pitch);
+                                              pixels * d->pitch <= d->row_pitch);
     return staged &&
            t->panels * (int64_t)sizeof(factors) <= d->factor_bytes &&
            (d->side.type == CK_TYPES || ck_int8_in_place(&d->side) ||
@@ -519,7 +609,7 @@ static task task_of(const ck_int8 *d, const tile *t, const reach *r, laid how, c
         k.pixels = scratch->pixels;
         k.image_step = r->image_pitch * size;
         k.row_step = w->row_step * d->row_pitch * size;
-        k.pixel_step = w->col_step * d->pitch * size;
+        k.pixel_step = w->col_step / (d->depthwise ? unit_step(d) : 1) * d->pitch * size;
     }
     return k;
 }

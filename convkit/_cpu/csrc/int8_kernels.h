@@ -58,12 +58,6 @@ typedef struct {
  * c, and the side input where its elements are those of the result. */
 typedef void (*ck_int8_dot_fn)(int64_t rows, const ck_int8_products *products);
 
-/* Makes units of n pixels' bytes, of as many channels as the kernel has columns, beside each other: unit j's terms are
- * the channel's bytes at from + j * columns + u * tap_step.  Units lie `to_step` bytes
- * from pixel to pixel; words are widened from signed or unsigned bytes. */
-typedef void (*ck_int8_gather_fn)(ck_form form, bool is_signed, void *to, int64_t to_step, const uint8_t *from,
-                                  int64_t tap_step, int64_t n);
-
 /* Stores `count` channels, at most the kernel's columns, of each row; rows of sums are dense, of the others `step` bytes
  * apart.  Elements are neighbours and native; not a byte beyond `count` elements of side is read, or of out written. */
 typedef void (*ck_int8_finish_fn)(int64_t rows, int64_t count, const int32_t *sums, const ck_int8_epilogue *epilogue,
@@ -78,6 +72,12 @@ typedef void (*ck_int8_spread_fn)(ck_form form, bool is_signed, uint8_t flip, vo
 typedef void (*ck_int8_weave_fn)(ck_form form, bool is_signed, uint8_t flip, void *to, int64_t to_step,
                                  const void *from, int64_t from_line, int64_t lines, int64_t n);
 
+/* Lays down units for n pixels, `to_step` bytes apart, each of as many channels as the kernel has columns: term u of
+ * unit j and channel c comes from the byte at from + j * from_step + u * tap_step + c, as `ck_int8_spread_fn` has it.
+ * Terms beyond the `taps` first ones come from the first. */
+typedef void (*ck_int8_gather_fn)(ck_form form, bool is_signed, uint8_t flip, void *to, int64_t to_step,
+                                  const void *from, int64_t from_step, int64_t tap_step, int64_t taps, int64_t n);
+
 typedef struct {
     const char *name; /* int8_<rows of bytes>x<rows of words>x<vectors of columns>v_<isa> */
     ck_isa isa;
@@ -86,9 +86,9 @@ typedef struct {
     int64_t rows[CK_FORMS];
     ck_int8_dot_fn dot[CK_FORMS]; /* NULL for words where bytes are always right */
     ck_int8_dot_fn depthwise[CK_FORMS]; /* of up to CK_DEPTHWISE_ROWS rows; `flip` is 0 */
-    ck_int8_gather_fn gather;
     ck_int8_finish_fn finish;
     ck_int8_spread_fn spread;
+    ck_int8_gather_fn gather;
     ck_int8_weave_fn weave;
 } ck_int8_kernel;
 
