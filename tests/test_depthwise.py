@@ -113,7 +113,7 @@ def test_exact_at_every_level(level):
 def test_every_level_has_kernels_of_both_dtypes(isa_level):
     found = {kernel.arithmetic for kernel in depthwise_tiles.KERNELS if kernel.isa == isa_level}
     assert found == {"float32", "float64"}
-    assert depthwise_tiles.kernel_for("float32", isa_level).isa == isa_level
+    assert depthwise_tiles.KERNELS.best("float32", isa_level).isa == isa_level
 
 
 @pytest.mark.parametrize("layout", [NHWC, NCHW, Layout("NHWC", "OIHW")], ids=str)
