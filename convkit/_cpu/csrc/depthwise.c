@@ -14,6 +14,17 @@ static void reach_of(const int64_t *at, int64_t taps, int64_t first, int64_t cou
     *length = (count - 1) * step + high - low + 1;
 }
 
+/* Every second number, in loops that compilers make vectors of: strides of 2 are the usual ones. */
+#define EVERY_SECOND(NAME, TYPE)                                                                                       \
+    static void NAME(const TYPE *restrict from, int64_t count, TYPE *restrict to)                                      \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            to[i] = from[2 * i];                                                                                       \
+    }
+
+EVERY_SECOND(every_second_f32, float)
+EVERY_SECOND(every_second_f64, double)
+
 /* Copies one row of a plane: of every remainder, the columns col0 + remainder + i * step for i < pitch. */
 static void stage_row(const ck_pixels *pixels, int64_t width, int64_t size, const char *row, int64_t col0, int64_t step,
                       int64_t pitch, char *to)
@@ -28,6 +39,10 @@ static void stage_row(const ck_pixels *pixels, int64_t width, int64_t size, cons
         const char *from = row + (first + left * step) * stride;
         if (pixels->plain && step == 1)
             memcpy(to + left * size, from, (size_t)((right - left) * size));
+        else if (pixels->plain && step == 2 && stride == size && size == 8)
+            every_second_f64((const double *)from, right - left, (double *)(to + left * size));
+        else if (pixels->plain && step == 2 && stride == size)
+            every_second_f32((const float *)from, right - left, (float *)(to + left * size));
         else if (right > left)
             pixels->load(to + left * size, 1, from, step * stride, right - left);
     }

@@ -209,20 +209,6 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
     }
 }
 
-#define ADD_LANES(NAME, TYPE)                                                                                          \
-    static void NAME(TYPE *sums, int64_t count, int64_t lanes)                                                         \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < count; i++) {                                                                          \
-            TYPE total = sums[i * lanes];                                                                              \
-            for (int64_t l = 1; l < lanes; l++)                                                                        \
-                total += sums[i * lanes + l];                                                                          \
-            sums[i] = total;                                                                                           \
-        }                                                                                                              \
-    }
-
-ADD_LANES(add_lanes_f32, float)
-ADD_LANES(add_lanes_f64, double)
-
 /* Adds the slices of a tile, and the lanes, and stores it where the filter's strides say. */
 static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
@@ -233,10 +219,8 @@ static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
     int64_t channel0 = unit * g->channel_block, channels = ck_min(g->channel_block, g->channels - channel0);
     char *sums = g->partials + unit * g->slices * distance;
     ck_add_slices(arithmetic, sums, tile_numbers(g), g->slices, distance);
-    if (g->planes && arithmetic == CK_F64)
-        add_lanes_f64((double *)sums, channels * taps, g->kernel->lanes);
-    else if (g->planes)
-        add_lanes_f32((float *)sums, channels * taps, g->kernel->lanes);
+    if (g->planes)
+        ck_add_lanes(arithmetic, sums, channels * taps, g->kernel->lanes);
     const int64_t *stride = g->out.stride;
     for (int64_t tap = 0; tap < taps; tap++)
         g->store(g->out.data + tap / g->window.cols * stride[0] + tap % g->window.cols * stride[1] +

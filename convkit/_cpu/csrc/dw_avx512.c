@@ -3,7 +3,7 @@
 #include "simd_avx512.h"
 
 #define DW_POSITIONS 8
-#define DW_GRID 8
+#define DW_GRID 4
 #define DW_STRIP 7
 #define DW_MASKS 1
 #define DW_TAPS 9
