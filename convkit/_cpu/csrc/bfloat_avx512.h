@@ -125,7 +125,9 @@ static void store_bfloat(char *to, int64_t to_step, const void *from, int64_t fr
         for (; i + 2 * PAIRS <= n; i += 2 * PAIRS)
             _mm512_storeu_si512(to + 2 * i, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(in + i + PAIRS),
                                                                          _mm512_loadu_ps(in + i)));
-        for (; i < n; i += PAIRS)
+        for (; i + PAIRS <= n; i += PAIRS)
+            _mm256_storeu_si256((__m256i *)(void *)(to + 2 * i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(in + i)));
+        for (; i < n; i += PAIRS) /* of a part of a vector, which is slow */
             _mm256_mask_storeu_epi16(to + 2 * i, first_pairs(n - i),
                                      (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(first_pairs(n - i), in + i)));
     }

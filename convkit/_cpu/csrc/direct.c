@@ -309,11 +309,13 @@ static void store_tile(const ck_direct *d, const ck_direct_phase *phase, const t
         pixel += count;
         left -= count;
     }
+    bool rows_are_a_run = stride[1] == t->cols * stride[2]; /* which a transposed store cuts more evenly */
+    int64_t rows = rows_are_a_run ? 1 : t->rows, cols = rows_are_a_run ? t->rows * t->cols : t->cols;
     for (int64_t n = 0; n < t->images; n++)
-        for (int64_t i = 0; i < t->rows; i++, from += t->cols * width * size)
+        for (int64_t i = 0; i < rows; i++, from += cols * width * size)
             ck_store_block(d->store, size,
                            to + (t->image0 + n) * stride[0] + (t->row0 + i) * stride[1] + t->col0 * stride[2],
-                           stride[2], stride[3], from, width, 1, t->cols, channels, false);
+                           stride[2], stride[3], from, width, 1, cols, channels, false);
 }
 
 /* Where the tile's results begin, if pixels that are gathered lie evenly. */

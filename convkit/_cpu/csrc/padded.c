@@ -41,6 +41,12 @@ bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block
         return false;
     *view = (ck_view){to, row0, col0, rows * cols * pitch, cols * pitch, pitch};
     int64_t left = ck_min(cols, ck_max(0, -col0)), right = ck_max(left, ck_min(cols, w->width - col0));
+    if (left == 0 && right == cols && row0 >= 0 && row0 + rows <= w->height && a->stride[1] == cols * a->stride[2]) {
+        for (int64_t n = 0; n < block->images; n++, to += rows * row_bytes) /* rows are one run */
+            lay_pixels(pixels, channels, size, pitch, a->data + n * a->stride[0] + row0 * a->stride[1] + col0 * a->stride[2],
+                       rows * cols, to);
+        return true;
+    }
     for (int64_t n = 0; n < block->images; n++)
         for (int64_t row = row0; row < row0 + rows; row++, to += row_bytes) {
             if (row < 0 || row >= w->height || left == right) {
