@@ -181,20 +181,23 @@ typedef struct {
     char *to, *bytes; /* `bytes` are of as many columns as the units reach */
 } unit_row;
 
-/* Units first .. end - 1 by way of `bytes`, with the padding among them; returns whether any byte is 128 or more. */
-static bool lay_units(const unit_row *u, int64_t first, int64_t end)
+/* Units first .. end - 1 by way of `bytes`, with the padding among them.  With `only_small`, returns false instead when a
+ * byte is 128 or more. */
+static bool lay_units(const unit_row *u, int64_t first, int64_t end, bool only_small)
 {
     const ck_int8 *d = u->d;
     const int64_t columns = d->kernel->columns, step = d->pitch * ck_form_size(u->form);
     if (first >= end)
-        return false;
+        return true;
     reach part = *u->r;
     part.col0 += first * unit_step(d);
     part.cols = unit_reach(d, end - first);
     lay_row(d, u->t, &part, u->image, u->y, u->c0, u->channels, CK_BYTES, u->flip, u->bytes, columns);
+    if (only_small && any_large(u->bytes, part.cols * columns))
+        return false;
     d->kernel->gather(u->form, d->image.type == CK_I8, 0, u->to + first * step, step, u->bytes,
                       unit_step(d) * columns, tap_distance(d) * columns, unit_taps(d), end - first);
-    return any_large(u->bytes, part.cols * columns);
+    return true;
 }
 
 /* The same from the image itself, where all pixels that units reach are inside it. */
@@ -218,8 +221,8 @@ static bool stage_depthwise(const ck_int8 *d, const tile *t, const reach *r, ck_
     const int64_t inside = d->window.width - r->col0 - unit_reach(d, 1);
     const int64_t left = ck_min(units, r->col0 < 0 ? ck_ceil_div(-r->col0, step) : 0);
     const int64_t right = ck_max(left, ck_min(units, inside < 0 ? 0 : inside / step + 1));
-    /* Bytes beyond the channels are for columns that nobody reads. */
-    memset(bytes, 0, (size_t)(unit_reach(d, units) * columns));
+    if (channels < columns) /* bytes beyond the channels are for columns that nobody reads */
+        memset(bytes, 0, (size_t)(unit_reach(d, units) * columns));
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < r->rows; i++) {
             const unit_row u = {d, t, r, n, r->row0 + i, c0, channels, form, flip,
@@ -228,11 +231,11 @@ static bool stage_depthwise(const ck_int8 *d, const tile *t, const reach *r, ck_
             const bool readable = channels == columns || (d->image.stride[1] >= columns && u.y + 1 < d->window.height);
             const bool direct = !only_small && readable && ck_int8_in_place(&d->image) && u.y >= 0 &&
                                 u.y < d->window.height && left < right;
-            if (lay_units(&u, 0, direct ? left : units) && only_small)
+            if (!lay_units(&u, 0, direct ? left : units, only_small))
                 return false;
             if (direct) {
                 take_units(&u, left, right);
-                lay_units(&u, right, units);
+                lay_units(&u, right, units, false);
             }
         }
     return true;
