@@ -10,7 +10,7 @@ from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
 from . import plan
 from .isa import Tile, tile_for
-from .layouts import Kind, is_plain, pixel_layout, settle_strides
+from .layouts import Kind, computes_as_is, is_plain, pixel_layout, settle_strides
 from .machine import Machine
 from .plan import LEAST_TILE_FLOPS, TILES, Phase, Window
 
@@ -32,6 +32,10 @@ PACKED_PARTS = 4
 STRIPS_FIRST_PARTS = 2
 # Gathering copies a pixel once per tap, which pays when so many panels share the copy.
 GATHERED_PANELS = 8
+# A register tile of so many rows works so long on a term that the next rows of an operand can be fetched meanwhile, at
+# any distance, so that it may be read where it lies.  On an AMD EPYC 9004, 14 rows with AVX-512 run at 0.98 of the peak
+# so; 6 rows with AVX2 at 0.65 to 0.94.
+TALL_ROWS = 12
 # A tile is not cut below so many panels and pixels only to get more tiles than the last.
 LEAST_PANELS = 4
 LEAST_PIXELS = 96
@@ -82,6 +86,7 @@ class DirectSpec:
     out_channels: int
     phases: tuple[DirectPhase, ...]
     strips_first: bool
+    filter_in_place: bool
     tile: DirectTile
     scratch: tuple[int, int, int]
     packed_bytes: int
@@ -115,6 +120,7 @@ def forward_spec(
         out_channels=g.group_out,
         phases=(),
         strips_first=False,
+        filter_in_place=False,
         tile=DirectTile(0, 1, 1, 1, 1, 1),
         scratch=(0, 0, 0),
         packed_bytes=0,
@@ -151,6 +157,7 @@ def gather_spec(
         out_channels=g.group_in,
         phases=(),
         strips_first=False,
+        filter_in_place=False,
         tile=DirectTile(0, 1, 1, 1, 1, 1),
         scratch=(0, 0, 0),
         packed_bytes=0,
@@ -215,14 +222,33 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
     while True:
         # Where one tile holds all pixels, nobody else would use what it packs.
         once = _pixel_tiles(draft, window, tile) == 1
+        in_place = once and gathers and whole and register.rows >= TALL_ROWS and _filter_lies_evenly(draft)
         for shared in (0,) if once else (packed, 0):
-            scratch = _scratch(draft, tile, width, shared == 0)
+            scratch = _scratch(draft, tile, width, shared == 0 and not in_place)
             if shared <= limit // 2 and shared + sum(scratch) <= limit:
-                return replace(draft, tile=tile, scratch=scratch, shared_bytes=shared)
+                return replace(draft, filter_in_place=in_place, tile=tile, scratch=scratch, shared_bytes=shared)
         smaller = _smaller(tile)
         if smaller is None:
             raise WorkspaceError(plan.too_small(sum(scratch), limit))
         tile = smaller
+
+
+def _filter_lies_evenly(spec: DirectSpec) -> bool:
+    """Tell whether panels can be read where they lie: channels out are neighbours, and terms are evenly apart."""
+    row, column, term, channel = spec.filter_strides
+    if spec.paired or channel != spec.filter.itemsize or not computes_as_is(spec.filter, spec.arithmetic):
+        return False
+    return all(
+        _in_order(phase.row_tap)
+        and _in_order(phase.col_tap)
+        and (len(phase.col_tap) == 1 or column == spec.in_channels * term)
+        and (len(phase.row_tap) == 1 or row == len(phase.col_tap) * spec.in_channels * term)
+        for phase in spec.phases
+    )
+
+
+def _in_order(taps: tuple[int, ...]) -> bool:
+    return taps == tuple(range(taps[0], taps[0] + len(taps)))
 
 
 def _smaller(tile: DirectTile) -> DirectTile | None:

@@ -426,9 +426,11 @@ class Direct(Implementation):
 
 
 def _direct_copies(spec: direct.DirectSpec, g: ConvGeometry) -> tuple[str, ...]:
-    how = f"packed once, {spec.packed_bytes} bytes" if spec.shared_bytes else "packed tile by tile"
-    how += ", in pairs of channels in" if spec.paired else ""
-    sentences = [f"filter: {how} ({reasons(spec.filter, spec.arithmetic, g)})"]
+    sentences = []
+    if not spec.filter_in_place:
+        how = f"packed once, {spec.packed_bytes} bytes" if spec.shared_bytes else "packed tile by tile"
+        how += ", in pairs of channels in" if spec.paired else ""
+        sentences.append(f"filter: {how} ({reasons(spec.filter, spec.arithmetic, g)})")
     if not all(phase.in_place for phase in spec.phases):
         sentences.append(padded_sentence(spec.image, spec.image_plain, g, spec.arithmetic))
     if not all(phase.out_in_place for phase in spec.phases):

@@ -49,7 +49,7 @@ static int64_t a_index(const trial *t, const ck_segment *s, int64_t row, int64_t
 
 static int64_t b_index(const trial *t, const ck_segment *s, int64_t term)
 {
-    return s->b_at + term * (t->along ? t->b_step : t->kernel->columns);
+    return s->b_at + term * t->b_step;
 }
 
 /* Cuts the terms into segments anywhere, some of them empty, some upon each other. */

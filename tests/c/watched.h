@@ -34,7 +34,7 @@ static inline void watched_call(ck_dot_fn fn, int64_t rows, const void *a, int64
     atomic_fetch_add(&watch.inside, 1);
     atomic_fetch_add(&watch.calls, 1);
     CHECK(rows >= 1 && rows <= watched_kernel->rows);
-    CHECK(terms >= 1 && terms * ck_products(watched_kernel->arithmetic) <= CK_SUM_BLOCK);
+    CHECK((terms >= 1 || !add) && terms * ck_products(watched_kernel->arithmetic) <= CK_SUM_BLOCK);
     CHECK(all_numbers(b, b_step, segments, segment_count));
     if (watch.delay_us)
         nanosleep(&(struct timespec){0, watch.delay_us * 1000}, NULL);

@@ -99,19 +99,28 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
     ck_pack_panels(d, phase, unit, panel0, panels, tap * in, (tap + 1) * in, to, terms * columns);
 }
 
-/* The terms k0 .. k1 - 1 of the tile's panels; the elements from one panel to the next go to `panel_step`. */
-static const char *filter_block(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t k0, int64_t k1,
-                                char *scratch, int64_t *panel_step)
+/* Panels of a filter: elements from one panel to the next, and from one term to the next. */
+typedef struct {
+    const char *data;
+    int64_t panel_step, step;
+} panels;
+
+/* The terms k0 .. k1 - 1 of the tile's panels. */
+static panels filter_block(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t k0, int64_t k1,
+                           char *scratch)
 {
-    int64_t columns = d->kernel->columns, terms = terms_of(d, phase);
-    if (d->packed) {
-        *panel_step = terms * columns;
-        return d->packed + phase->packed_at +
-               ((t->group * ck_panels_of(d) + t->panel0) * terms + k0) * columns * ck_size(d->kernel->arithmetic);
-    }
-    *panel_step = (k1 - k0) * columns;
-    ck_pack_panels(d, phase, t->group, t->panel0, t->panels, k0, k1, scratch, *panel_step);
-    return scratch;
+    int64_t columns = d->kernel->columns, terms = terms_of(d, phase), size = ck_size(d->kernel->arithmetic);
+    const int64_t *stride = d->filter.stride;
+    if (d->packed)
+        return (panels){d->packed + phase->packed_at +
+                            ((t->group * ck_panels_of(d) + t->panel0) * terms + k0) * columns * size,
+                        terms * columns, columns};
+    if (d->filter_in_place)
+        return (panels){d->filter.data + t->group * d->filter_group + phase->row_tap[0] * stride[0] +
+                            phase->col_tap[0] * stride[1] + k0 * stride[2] + t->panel0 * columns * size,
+                        columns, stride[2] / size};
+    ck_pack_panels(d, phase, t->group, t->panel0, t->panels, k0, k1, scratch, (k1 - k0) * columns);
+    return (panels){scratch, (k1 - k0) * columns, columns};
 }
 
 /* The taps and channels k0 .. k1 - 1 of the patch as runs that lie evenly in the pixels of the view; returns how many. */
@@ -135,13 +144,14 @@ static int64_t segments_of(const ck_direct *d, const ck_window *w, const ck_view
 /* Adds to the sums of `count` pixels that lie evenly, in strips of nearly equal height: a register tile of few rows does
  * not keep the multipliers busy. */
 static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64_t step, const char *panel,
-                    const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step, bool add)
+                    int64_t panel_row, const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step,
+                    bool add)
 {
     const ck_dot_kernel *kernel = d->kernel;
     int64_t size = ck_size(kernel->arithmetic), strips = ck_ceil_div(count, kernel->rows);
     for (int64_t left = count; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(left, strips);
-        kernel->across(rows, pixels, step, panel, kernel->columns, segments, segment_count, to, to_step, add);
+        kernel->across(rows, pixels, step, panel, panel_row, segments, segment_count, to, to_step, add);
         pixels += rows * step * size;
         to += rows * to_step * size;
         left -= rows;
@@ -155,16 +165,17 @@ static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t
     const ck_window *w = &phase->window;
     const ck_view *v = &from->view;
     ck_segment segments[CK_SUM_BLOCK];
-    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, panel_step;
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns;
     int64_t count = segments_of(d, w, v, k0, k1, segments);
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
-    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
+    panels filter = filter_block(d, phase, t, k0, k1, from->filters);
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size)
         for (int64_t n = 0; n < t->images; n++)
             for (int64_t i = 0; i < t->rows; i++) {
                 int64_t at = n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
                              (t->col0 * w->col_step - v->col0) * v->col_step;
-                add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, panel, segments, count,
-                        s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step, k0 > 0);
+                add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, filter.data, columns, segments,
+                        count, s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step,
+                        k0 > 0);
             }
 }
 
@@ -187,13 +198,13 @@ static const char *patches_of(const ck_direct *d, const ck_direct_phase *phase, 
 static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
                    int64_t k1, const sums *s)
 {
-    int64_t size = ck_size(d->kernel->arithmetic), panel_step, step;
+    int64_t size = ck_size(d->kernel->arithmetic), step;
     const ck_segment all = {0, 0, k1 - k0};
     const char *patches = patches_of(d, phase, from, t->pixel0, t->pixels, k0, k1, &step);
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
-    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
-        add_run(d, t->pixels, patches, step, panel, &all, 1, s->data + p * d->kernel->columns * size, s->col_step,
-                k0 > 0);
+    panels filter = filter_block(d, phase, t, k0, k1, from->filters);
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size)
+        add_run(d, t->pixels, patches, step, filter.data, filter.step, &all, 1,
+                s->data + p * d->kernel->columns * size, s->col_step, k0 > 0);
 }
 
 static void prefetch(const char *from, const char *end)
@@ -207,9 +218,9 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
                           int64_t k0, int64_t k1, const sums *s)
 {
     const ck_dot_kernel *kernel = d->kernel;
-    int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns, panel_step, step;
+    int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns, step;
     const ck_segment all = {0, 0, k1 - k0};
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    const panels filter = filter_block(d, phase, t, k0, k1, from->filters);
     char *to = s->data;
     for (int64_t strips = ck_ceil_div(t->pixels, kernel->rows), pixel = 0; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(t->pixels - pixel, strips), next = 0;
@@ -219,8 +230,8 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
         for (int64_t p = 0; p < t->panels; p++) {
             const char *after = patches + rows * step * size;
             prefetch(after + next * p / t->panels, after + next * (p + 1) / t->panels);
-            kernel->across(rows, patches, step, panel + p * panel_step * size, columns, &all, 1, to + p * columns * size,
-                           s->col_step, k0 > 0);
+            kernel->across(rows, patches, step, filter.data + p * filter.panel_step * size, filter.step, &all, 1,
+                           to + p * columns * size, s->col_step, k0 > 0);
         }
         to += rows * s->col_step * size;
         pixel += rows;
@@ -293,7 +304,7 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
     sums s;
     bool good = step * ck_products(d->kernel->arithmetic) <= CK_SUM_BLOCK &&
                 place_sums(d, phase, &t, from.filters + d->filter_bytes, &s) &&
-                (d->packed || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
+                (d->packed || d->filter_in_place || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
     if (!good || !place_pixels(d, phase, &t, step, &from)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
