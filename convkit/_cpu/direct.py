@@ -36,6 +36,8 @@ GATHERED_PANELS = 8
 # any distance, so that it may be read where it lies.  On an AMD EPYC 9004, 14 rows with AVX-512 run at 0.98 of the peak
 # so; 6 rows with AVX2 at 0.65 to 0.94.
 TALL_ROWS = 12
+# So few pixels meet a filter too seldom to make up for packing it.
+FEW_PIXELS = 600
 # A tile is not cut below so many panels and pixels only to get more tiles than the last.
 LEAST_PANELS = 4
 LEAST_PIXELS = 96
@@ -218,11 +220,12 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
         strips_first=gathers
         and panels * _term_block(draft, window, machine) * width * size <= machine.l2_bytes // STRIPS_FIRST_PARTS,
     )
+    few = draft.images * window.grid <= FEW_PIXELS
+    in_place = few and gathers and whole and register.rows >= TALL_ROWS and _filter_lies_evenly(draft)
     tile = (_gathered_tile if gathers else _walked_tile)(draft, window, panels, register, machine)
     while True:
         # Where one tile holds all pixels, nobody else would use what it packs.
-        once = _pixel_tiles(draft, window, tile) == 1
-        in_place = once and gathers and whole and register.rows >= TALL_ROWS and _filter_lies_evenly(draft)
+        once = _pixel_tiles(draft, window, tile) == 1 or in_place
         for shared in (0,) if once else (packed, 0):
             scratch = _scratch(draft, tile, width, shared == 0 and not in_place)
             if shared <= limit // 2 and shared + sum(scratch) <= limit:

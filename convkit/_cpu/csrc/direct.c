@@ -141,9 +141,16 @@ static int64_t segments_of(const ck_direct *d, const ck_window *w, const ck_view
     return count;
 }
 
+/* The register tile for a panel of the tile: half of it where there are no more channels. */
+static ck_dot_fn across_of(const ck_direct *d, const tile *t, int64_t panel)
+{
+    int64_t left = d->out_channels - (t->panel0 + panel) * d->kernel->columns;
+    return 2 * left > d->kernel->columns ? d->kernel->across : d->kernel->across_half;
+}
+
 /* Adds to the sums of `count` pixels that lie evenly, in strips of nearly equal height: a register tile of few rows does
  * not keep the multipliers busy. */
-static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64_t step, const char *panel,
+static void add_run(const ck_direct *d, ck_dot_fn across, int64_t count, const char *pixels, int64_t step, const char *panel,
                     int64_t panel_row, const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step,
                     bool add)
 {
@@ -151,7 +158,7 @@ static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64
     int64_t size = ck_size(kernel->arithmetic), strips = ck_ceil_div(count, kernel->rows);
     for (int64_t left = count; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(left, strips);
-        kernel->across(rows, pixels, step, panel, panel_row, segments, segment_count, to, to_step, add);
+        across(rows, pixels, step, panel, panel_row, segments, segment_count, to, to_step, add);
         pixels += rows * step * size;
         to += rows * to_step * size;
         left -= rows;
@@ -168,15 +175,17 @@ static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t
     int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns;
     int64_t count = segments_of(d, w, v, k0, k1, segments);
     panels filter = filter_block(d, phase, t, k0, k1, from->filters);
-    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size)
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size) {
+        ck_dot_fn across = across_of(d, t, p);
         for (int64_t n = 0; n < t->images; n++)
             for (int64_t i = 0; i < t->rows; i++) {
                 int64_t at = n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
                              (t->col0 * w->col_step - v->col0) * v->col_step;
-                add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, filter.data, columns, segments,
-                        count, s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step,
+                add_run(d, across, t->cols, v->data + at * size, w->col_step * v->col_step, filter.data, columns,
+                        segments, count, s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step,
                         k0 > 0);
             }
+    }
 }
 
 /* Where the terms from k0 on of pixels from `pixel` on lie `step` elements apart; gathers them if they do not so in the
@@ -203,7 +212,7 @@ static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile 
     const char *patches = patches_of(d, phase, from, t->pixel0, t->pixels, k0, k1, &step);
     panels filter = filter_block(d, phase, t, k0, k1, from->filters);
     for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size)
-        add_run(d, t->pixels, patches, step, filter.data, filter.step, &all, 1,
+        add_run(d, across_of(d, t, p), t->pixels, patches, step, filter.data, filter.step, &all, 1,
                 s->data + p * d->kernel->columns * size, s->col_step, k0 > 0);
 }
 
@@ -230,8 +239,8 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
         for (int64_t p = 0; p < t->panels; p++) {
             const char *after = patches + rows * step * size;
             prefetch(after + next * p / t->panels, after + next * (p + 1) / t->panels);
-            kernel->across(rows, patches, step, filter.data + p * filter.panel_step * size, filter.step, &all, 1,
-                           to + p * columns * size, s->col_step, k0 > 0);
+            across_of(d, t, p)(rows, patches, step, filter.data + p * filter.panel_step * size, filter.step, &all, 1,
+                               to + p * columns * size, s->col_step, k0 > 0);
         }
         to += rows * s->col_step * size;
         pixel += rows;

@@ -199,7 +199,6 @@ static part part_of(const ck_window *w, const ck_block *b, const ck_strips *x, i
 
 /* One product of a strip at one tap, or at the taps of a row in one run, with one panel of output gradients. */
 typedef struct {
-    const ck_dot_kernel *kernel;
     ck_segment segments[CK_SUM_BLOCK];
     int64_t count, a_step, b_step;
     bool add;
@@ -211,14 +210,21 @@ static int64_t even_rows(const ck_dot_kernel *kernel, int64_t length)
     return length <= kernel->rows ? length : ck_ceil_div(length, ck_ceil_div(length, kernel->rows));
 }
 
-static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, int64_t rows, char *sums,
-                    int64_t ld)
+/* The register tile for a panel of the tile: half of it where there are no more channels. */
+static ck_dot_fn along_of(const ck_direct_gradient *g, const tile *t, int64_t panel)
+{
+    int64_t left = g->out_channels - (t->panel0 + panel) * g->kernel->columns;
+    return 2 * left > g->kernel->columns ? g->kernel->along : g->kernel->along_half;
+}
+
+static void add_run(const walk *s, ck_dot_fn along, int64_t size, const char *a, const char *b, int64_t length,
+                    int64_t rows, char *sums, int64_t ld)
 {
     for (int64_t m = 0; m < length; m += rows, sums += rows * ld * size) {
         int64_t count = ck_min(rows, length - m);
         for (int64_t i = 0; i < count; i++) /* they are needed when all terms are summed */
             __builtin_prefetch(sums + i * ld * size, 1);
-        s->kernel->along(count, a + m * size, s->a_step, b, s->b_step, s->segments, s->count, sums, ld, s->add);
+        along(count, a + m * size, s->a_step, b, s->b_step, s->segments, s->count, sums, ld, s->add);
     }
 }
 
@@ -246,7 +252,7 @@ static void add_strips(const ck_direct_gradient *g, const tile *t, const ck_wind
             bool whole = channels - c >= g->strip;
             for (int64_t a = 0; a < w->rows; a++)
                 for (int64_t tap = 0; tap < tap_cols; tap++)
-                    add_run(s, size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
+                    add_run(s, along_of(g, t, p), size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
                             dy->data + p * dy->strip_step * size, whole ? length : rest, whole ? rows : rest_rows,
                             sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col +
                                 c * sums->ld * size,
@@ -266,7 +272,7 @@ static void add_taps(const ck_direct_gradient *g, const tile *t, const ck_window
             if (s->count == 0 && s->add)
                 continue;
             for (int64_t p = 0; p < t->panels; p++)
-                add_run(s, size, x->data, dy->data + p * dy->strip_step * size, t->channels, rows,
+                add_run(s, along_of(g, t, p), size, x->data, dy->data + p * dy->strip_step * size, t->channels, rows,
                         sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col, sums->ld);
         }
 }
@@ -292,7 +298,7 @@ static bool add_blocks(const ck_direct_gradient *g, const tile *t, const place *
     w.rows = t->taps;
     w.row_at += t->tap0;
     ck_strips x, dy;
-    walk s = {.kernel = g->kernel, .add = add};
+    walk s = {.add = add};
     if (b.images * b.rows * b.cols * ck_products(g->kernel->arithmetic) > CK_SUM_BLOCK ||
         !view_gradients(g, t, first, second, scratch + g->stage_bytes, &dy))
         return false;

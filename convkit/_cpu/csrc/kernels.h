@@ -38,6 +38,7 @@ typedef struct {
     ck_type arithmetic;
     int64_t rows, columns;
     ck_dot_fn across, along;
+    ck_dot_fn across_half, along_half; /* for the first half of the columns alone: of b and c no others are accessed */
     ck_load_fn load_half; /* native float16 to CK_F32 and back, or NULL: what the level has no instructions for */
     ck_store_fn store_half;
 } ck_dot_kernel;
