@@ -41,6 +41,11 @@ FEW_PIXELS = 600
 # A tile is not cut below so many panels and pixels only to get more tiles than the last.
 LEAST_PANELS = 4
 LEAST_PIXELS = 96
+# When walking, a tile keeps as many pixels as so many register tiles have rows, for the panels that pass by from beyond
+# the first-level cache.  Fewer in tall ones, as cutting the panels instead makes each of their tiles copy the image.
+# Tuned on an AMD EPYC Milan, and tall ones on an AMD EPYC 9004.
+LEAST_STRIPS = 8
+LEAST_TALL = 2
 GATHERED_TILES = 16
 
 
@@ -218,7 +223,8 @@ def _fit(draft: DirectSpec, phases: tuple[Phase, ...], limit: int, machine: Mach
         phases=tuple(place(draft, phase, whole) for phase in phases),
         packed_bytes=packed,
         strips_first=gathers
-        and panels * _term_block(draft, window, machine) * width * size <= machine.l2_bytes // STRIPS_FIRST_PARTS,
+        and panels * _term_block(draft, window, machine, gathers) * width * size
+        <= machine.l2_bytes // STRIPS_FIRST_PARTS,
     )
     few = draft.images * window.grid <= FEW_PIXELS
     in_place = few and gathers and whole and register.rows >= TALL_ROWS and _filter_lies_evenly(draft)
@@ -331,11 +337,11 @@ def _scratch(spec: DirectSpec, tile: DirectTile, width: int, packs: bool) -> tup
     return plan.aligned(staged), plan.aligned(filters), plan.aligned(sums)
 
 
-def _term_block(spec: DirectSpec, window: Window, machine: Machine) -> int:
+def _term_block(spec: DirectSpec, window: Window, machine: Machine, gathers: bool) -> int:
     """Return how many terms a register tile sums at a time: whole taps, or equal parts of one."""
     channels, most = spec.in_channels, TERM_BLOCK // plan.products_of(spec.arithmetic)
     patches = spec.images * window.grid * most * plan.size_of(spec.arithmetic)
-    if machine.l2_bytes // PATCH_PARTS < patches <= machine.l2_bytes:
+    if gathers and machine.l2_bytes // PATCH_PARTS < patches <= machine.l2_bytes:
         most //= 2  # so that one tile can hold all pixels
     if channels > most:
         return plan.cut(channels, most)
@@ -345,7 +351,7 @@ def _term_block(spec: DirectSpec, window: Window, machine: Machine) -> int:
 def _gathered_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, machine: Machine) -> DirectTile:
     """Return the blocks of a tile whose patches, a block of terms of them, stay in the second-level cache."""
     size, pixels = plan.size_of(spec.arithmetic), spec.images * window.grid
-    total, block, terms = pixels, panels, _term_block(spec, window, machine)
+    total, block, terms = pixels, panels, _term_block(spec, window, machine, gathers=True)
     if not spec.strips_first and total * terms * size > 2 * machine.l2_bytes // PATCH_PARTS:
         pixels = plan.cut(total, max(register.rows, machine.l2_bytes // PATCH_PARTS // (terms * size)))
     elif not spec.strips_first:
@@ -384,7 +390,8 @@ def _walked_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, 
     images = 1
     if (rows, columns) == window.out_size:
         images = max(1, min(spec.images, elements // numbers(1, rows, columns)))
-    tile = DirectTile(0, images, rows, columns, panels, _term_block(spec, window, machine))
+    tile = DirectTile(0, images, rows, columns, panels, _term_block(spec, window, machine, gathers=False))
+    least = (LEAST_TALL if register.rows >= TALL_ROWS else LEAST_STRIPS) * register.rows
     per_pixel = 2.0 * window.taps * spec.in_channels * register.columns
 
     def tiles() -> int:
@@ -396,7 +403,7 @@ def _walked_tile(spec: DirectSpec, window: Window, panels: int, register: Tile, 
     while tiles() < TILES and flops() > LEAST_TILE_FLOPS:
         if tile.images > 1:
             tile = tile._replace(images=-(-tile.images // 2))
-        elif tile.rows * tile.columns > 8 * register.rows and tile.rows > 1:
+        elif tile.rows * tile.columns > least and tile.rows > 1:
             tile = tile._replace(rows=-(-tile.rows // 2))
         elif tile.panels > 1:
             tile = tile._replace(panels=-(-tile.panels // 2))
