@@ -236,7 +236,7 @@ cdef extern from "direct.h" nogil:
         ck_store_fn store
         int64_t images, groups, in_channels, out_channels, phase_count
         const ck_direct_phase *phases
-        flag strips_first
+        flag strips_first, filter_in_place
         int64_t units, packs, pixel_block, image_block, row_block, col_block, panel_block, term_block
         char *packed
         int64_t stage_bytes, filter_bytes, tile_bytes
@@ -870,7 +870,7 @@ cdef class Direct(Run):
         d.images, d.groups = spec.images, spec.groups
         d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
         d.pixel_block, d.image_block, d.row_block, d.col_block, d.panel_block, d.term_block = spec.tile
-        d.strips_first = spec.strips_first
+        d.strips_first, d.filter_in_place = spec.strips_first, spec.filter_in_place
         d.stage_bytes, d.filter_bytes, d.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         d.phases = self.phases

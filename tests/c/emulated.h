@@ -15,6 +15,7 @@
 #define ISA_SUFFIX emulated
 #endif
 #define ISA_ROWS 14
+#define ISA_AHEAD 0
 
 enum { EMULATED_LANES = 16 };
 

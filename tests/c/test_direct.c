@@ -72,6 +72,25 @@ static void choose_places(trial *t, generator *r)
     }
 }
 
+/* Whether the terms of every phase lie evenly in the filter, channels out being plain and in whole panels. */
+static bool filter_fits(const trial *t)
+{
+    const ck_direct *d = &t->d;
+    const int64_t *stride = d->filter.stride;
+    int64_t size = ck_size(d->kernel->arithmetic);
+    bool fits = d->kernel->arithmetic != CK_BF16 && strided_usable(&t->filter, d->kernel->arithmetic) &&
+                stride[3] == size && d->out_channels % d->kernel->columns == 0;
+    for (int64_t i = 0; i < d->phase_count; i++) {
+        const ck_window *w = &t->phases[i].window;
+        const int64_t *row = t->phases[i].row_tap, *col = t->phases[i].col_tap;
+        for (int64_t a = 1; a < w->rows; a++)
+            fits = fits && row[a] == row[0] + a && stride[0] == w->cols * d->in_channels * stride[2];
+        for (int64_t b = 1; b < w->cols; b++)
+            fits = fits && col[b] == col[0] + b && stride[1] == d->in_channels * stride[2];
+    }
+    return fits;
+}
+
 static int64_t panels_of(const ck_direct *d) { return ck_ceil_div(d->out_channels, d->kernel->columns); }
 
 static void cut(trial *t, generator *r)
@@ -131,7 +150,7 @@ static void size_scratch(trial *t, generator *r)
         }
         if (!t->phases[i].in_place)
             staged = ck_max(staged, copied * size);
-        if (!d->packed)
+        if (!d->packed && !d->filter_in_place)
             filters = ck_max(filters, d->panel_block * d->kernel->columns * terms * size);
         if (!t->phases[i].out_in_place)
             tile = ck_max(tile, pixels * d->panel_block * d->kernel->columns * size);
@@ -201,6 +220,7 @@ static void set_up(trial *t, const problem *given, bool backward, const ck_dot_k
     choose_places(t, r);
     number_units(t);
     d->packed = one_in(r, 3) ? NULL : shared_new(t->packed_bytes);
+    d->filter_in_place = !d->packed && d->pixel_block && filter_fits(t);
     size_scratch(t, r);
 }
 
@@ -245,7 +265,8 @@ static void tear_down(trial *t)
 static void products_equal_the_plain_convolution(void)
 {
     int levels[CK_ISAS] = {0}, in_place[2] = {0}, out_in_place[2] = {0}, blocks[2] = {0}, uneven[3] = {0}, pairs[2] = {0};
-    int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, evenly[2] = {0}, clipped = 0, rounded = 0;
+    int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, placed = 0, evenly[2] = {0}, clipped = 0;
+    int rounded = 0;
     for (int seed = 0; seed < CASES; seed++) {
         bool backward = seed / 3 % 2;
         WITH_TRIAL(t, seed, backward, small_integer);
@@ -265,6 +286,7 @@ static void products_equal_the_plain_convolution(void)
         staged += !t.d.pixels.plain;
         gathered += t.d.pixel_block != 0;
         alone += !t.d.packed;
+        placed += t.d.filter_in_place;
         evenly[0] += t.d.pixel_block && t.phases[0].in_place;
         clipped += t.phases[0].clipped;
         rounded += t.phases[0].rounded;
@@ -280,7 +302,7 @@ static void products_equal_the_plain_convolution(void)
         CHECK(!has_tile((ck_isa)level) || levels[level] >= CASES / CK_ISAS);
     for (int i = 0; i < 2; i++)
         CHECK(in_place[i] >= 20 && out_in_place[i] >= 20 && blocks[i] >= 10);
-    CHECK(gathered >= 400 && alone >= 200 && evenly[0] >= 10 && evenly[1] >= 10);
+    CHECK(gathered >= 400 && alone >= 200 && placed >= 10 && evenly[0] >= 10 && evenly[1] >= 10);
     CHECK(pairs[0] >= 100 && pairs[1] >= 50 && clipped >= 15 && rounded >= 15);
     CHECK(many >= 100 && images >= 50 && tails >= 100 && staged >= 100);
     CHECK(uneven[0] >= 50 && uneven[1] >= 50 && uneven[2] >= 50);

@@ -34,8 +34,8 @@ static buffer buffer_new(int64_t low, int64_t high, int64_t size, int64_t offset
 
 typedef struct {
     const ck_dot_kernel *kernel;
-    bool along, rounded, add, exact, integers;
-    int64_t rows, terms, a_step, b_step, ldc, segment_count;
+    bool along, half, rounded, add, exact, integers;
+    int64_t rows, columns, terms, a_step, b_step, ldc, segment_count;
     ck_segment segments[MOST_SEGMENTS];
     buffer a, b, c, halves;
     /* What the kernel is to see and to give; a term is a product of numbers here. */
@@ -49,7 +49,7 @@ static int64_t a_index(const trial *t, const ck_segment *s, int64_t row, int64_t
 
 static int64_t b_index(const trial *t, const ck_segment *s, int64_t term)
 {
-    return s->b_at + term * (t->along ? t->b_step : t->kernel->columns);
+    return s->b_at + term * t->b_step;
 }
 
 /* Cuts the terms into segments anywhere, some of them empty, some upon each other. */
@@ -80,15 +80,15 @@ static void make_operands(trial *t, generator *r)
         low[0] = ck_min(low[0], a_index(t, part, 0, 0));
         high[0] = ck_max(high[0], a_index(t, part, t->rows - 1, part->count - 1));
         low[1] = ck_min(low[1], b_index(t, part, 0));
-        high[1] = ck_max(high[1], b_index(t, part, part->count - 1) + t->kernel->columns - 1);
+        high[1] = ck_max(high[1], b_index(t, part, part->count - 1) + t->columns - 1);
     }
     if (t->terms == 0) /* not an element */
         low[0] = low[1] = 1, high[0] = high[1] = 0;
     int64_t unit = bytes_of(t->kernel->arithmetic), sum = bytes_of(sum_type(t->kernel->arithmetic));
     t->a = buffer_new(low[0], high[0], size, random_offset(r, unit), t->exact);
     t->b = buffer_new(low[1], high[1], size, random_offset(r, unit), t->exact);
-    t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, sum, random_offset(r, sum), t->exact);
-    t->halves = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, 2, random_offset(r, 2), t->exact);
+    t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->columns - 1, sum, random_offset(r, sum), t->exact);
+    t->halves = buffer_new(0, (t->rows - 1) * t->ldc + t->columns - 1, 2, random_offset(r, 2), t->exact);
 }
 
 static double draw(const trial *t, generator *r)
@@ -110,7 +110,7 @@ static double visit(const trial *t, generator *r, const buffer *b, int64_t index
 static void fill(trial *t, generator *r)
 {
     ck_type sum = sum_type(t->kernel->arithmetic);
-    int64_t numbers = ck_products(t->kernel->arithmetic), columns = t->kernel->columns;
+    int64_t numbers = ck_products(t->kernel->arithmetic), columns = t->columns;
     for (int pass = 0; pass < 2; pass++) /* read once all is written, since segments may share elements */
         for (int64_t s = 0, term = 0; s < t->segment_count; s++)
             for (int64_t n = 0; n < t->segments[s].count * numbers; n++, term++) {
@@ -154,7 +154,7 @@ static bool right(trial *t)
     int64_t size = bytes_of(type);
     bool good = true;
     for (int64_t i = 0; i < t->rows; i++)
-        for (int64_t j = 0; j < t->kernel->columns; j++) {
+        for (int64_t j = 0; j < t->columns; j++) {
             char *at = to->origin + (i * t->ldc + j) * size;
             good = good && close_enough(t, i, j, element(type, false, at));
             memset(at, NOTHING, (size_t)size);
@@ -180,26 +180,28 @@ static bool unchanged(const buffer *b, unsigned char *copy)
 
 static void check_trial(trial *t, generator *r, bool many)
 {
-    int64_t columns = t->kernel->columns;
+    int64_t columns = t->columns;
     t->a_step = t->along ? t->rows + between(r, 0, 9) : between(r, 1, 9) + (one_in(r, 2) ? t->terms : 0);
-    t->b_step = columns + (one_in(r, 2) ? 0 : between(r, 1, 9));
+    t->b_step = columns + (t->rounded || one_in(r, 2) ? 0 : between(r, 1, 9));
     t->ldc = columns + (one_in(r, 2) ? 0 : between(r, 1, 9));
     t->exact = one_in(r, 2);
     place_segments(t, r, many);
     make_operands(t, r);
     fill(t, r);
     unsigned char *a = copy_of(&t->a), *b = copy_of(&t->b), *c = copy_of(&t->c);
+    const ck_dot_fn walkers[2][2] = {{t->kernel->across, t->kernel->across_half}, {t->kernel->along, t->kernel->along_half}};
     if (t->rounded)
         t->kernel->across_rounded(t->rows, t->a.origin, t->a_step, t->b.origin, t->segments, t->segment_count,
                                   t->c.origin, t->ldc, t->add, t->halves.origin, 2 * t->ldc);
     else
-        (t->along ? t->kernel->along : t->kernel->across)(t->rows, t->a.origin, t->a_step, t->b.origin, t->b_step,
-                                                          t->segments, t->segment_count, t->c.origin, t->ldc, t->add);
+        walkers[t->along][t->half](t->rows, t->a.origin, t->a_step, t->b.origin, t->b_step, t->segments, t->segment_count,
+                                   t->c.origin, t->ldc, t->add);
     bool a_kept = unchanged(&t->a, a), b_kept = unchanged(&t->b, b), c_kept = unchanged(&t->c, c);
     bool good = a_kept && b_kept && (c_kept || !t->rounded) && right(t);
     if (!good)
-        fprintf(stderr, "%s %s: %d rows, %d terms in %d segments, add %d, exact %d\n", t->kernel->name,
-                t->rounded ? "rounded" : t->along ? "along" : "across", (int)t->rows, (int)t->terms, (int)t->segment_count, t->add, t->exact);
+        fprintf(stderr, "%s %s, %d columns: %d rows, %d terms in %d segments, add %d, exact %d\n", t->kernel->name,
+                t->rounded ? "rounded" : t->along ? "along" : "across", (int)t->columns, (int)t->rows, (int)t->terms,
+                (int)t->segment_count, t->add, t->exact);
     CHECK(good);
     free(t->a.memory);
     free(t->b.memory);
@@ -235,6 +237,8 @@ static void check_kernels(bool along, bool rounded, bool integers)
                     t.integers = integers;
                     t.add = choice & 1;
                     t.rows = rows;
+                    t.half = !rounded && (number + choice) % 2;
+                    t.columns = kernel->columns / (t.half ? 2 : 1);
                     t.terms = number <= 20 ? number : large[number - 21];
                     check_trial(&t, &r, choice & 2);
                 }

@@ -9,13 +9,14 @@ static multiplier watch; /* of one run at a time */
 static const ck_dot_kernel *watched_kernel;
 
 /* Whether b holds numbers wherever the kernel reads, channels beyond the last included. */
-static inline bool all_numbers(const char *b, int64_t b_step, const ck_segment *segments, int64_t segment_count)
+static inline bool all_numbers(const char *b, int64_t b_step, int64_t columns, const ck_segment *segments,
+                               int64_t segment_count)
 {
     ck_type type = watched_kernel->arithmetic;
     bool good = true;
     for (int64_t s = 0; s < segment_count; s++)
         for (int64_t term = 0; term < segments[s].count; term++)
-            for (int64_t j = 0; j < watched_kernel->columns; j++) {
+            for (int64_t j = 0; j < columns; j++) {
                 int64_t numbers = ck_products(type);
                 const char *at = b + (segments[s].b_at + term * b_step + j) * numbers * bytes_of(type);
                 for (int64_t i = 0; i < numbers; i++)
@@ -24,7 +25,7 @@ static inline bool all_numbers(const char *b, int64_t b_step, const ck_segment *
     return good;
 }
 
-static inline void watched_call(ck_dot_fn fn, int64_t rows, const void *a, int64_t a_step, const void *b,
+static inline void watched_call(ck_dot_fn fn, int64_t columns, int64_t rows, const void *a, int64_t a_step, const void *b,
                                 int64_t b_step, const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc,
                                 bool add)
 {
@@ -34,25 +35,27 @@ static inline void watched_call(ck_dot_fn fn, int64_t rows, const void *a, int64
     atomic_fetch_add(&watch.inside, 1);
     atomic_fetch_add(&watch.calls, 1);
     CHECK(rows >= 1 && rows <= watched_kernel->rows);
-    CHECK(terms >= 1 && terms * ck_products(watched_kernel->arithmetic) <= CK_SUM_BLOCK);
-    CHECK(all_numbers(b, b_step, segments, segment_count));
+    CHECK((terms >= 1 || !add) && terms * ck_products(watched_kernel->arithmetic) <= CK_SUM_BLOCK);
+    CHECK(all_numbers(b, b_step, columns, segments, segment_count));
     if (watch.delay_us)
         nanosleep(&(struct timespec){0, watch.delay_us * 1000}, NULL);
     fn(rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
     atomic_fetch_sub(&watch.inside, 1);
 }
 
-static inline void watched_across(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
-                                  const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add)
-{
-    watched_call(watched_kernel->across, rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
-}
+#define WATCHED(WALKER, PARTS)                                                                                         \
+    static inline void watched_##WALKER(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,    \
+                                        const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc,       \
+                                        bool add)                                                                      \
+    {                                                                                                                  \
+        watched_call(watched_kernel->WALKER, watched_kernel->columns / PARTS, rows, a, a_step, b, b_step, segments,    \
+                     segment_count, c, ldc, add);                                                                      \
+    }
 
-static inline void watched_along(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
-                                 const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add)
-{
-    watched_call(watched_kernel->along, rows, a, a_step, b, b_step, segments, segment_count, c, ldc, add);
-}
+WATCHED(across, 1)
+WATCHED(along, 1)
+WATCHED(across_half, 2)
+WATCHED(along_half, 2)
 
 /* The kernel of a level, or the emulated one of pairs whatever the level, watched, each of its calls delayed; the one
  * returned before no longer works. */
@@ -63,6 +66,8 @@ static inline const ck_dot_kernel *watched(ck_type arithmetic, ck_isa isa, long 
     kernel = *watched_kernel;
     kernel.across = watched_across;
     kernel.along = watched_along;
+    kernel.across_half = watched_across_half;
+    kernel.along_half = watched_along_half;
     atomic_store(&watch.calls, 0);
     watch.delay_us = delay_us;
     return &kernel;

@@ -103,19 +103,28 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
     ck_pack_panels(d, phase, unit, panel0, panels, tap * in, (tap + 1) * in, to, terms * columns);
 }
 
-/* The terms k0 .. k1 - 1 of the tile's panels; the elements from one panel to the next go to `panel_step`. */
-static const char *filter_block(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t k0, int64_t k1,
-                                char *scratch, int64_t *panel_step)
+/* Panels of a filter: elements from one panel to the next, and from one term to the next. */
+typedef struct {
+    const char *data;
+    int64_t panel_step, step;
+} panels;
+
+/* The terms k0 .. k1 - 1 of the tile's panels. */
+static panels filter_block(const ck_direct *d, const ck_direct_phase *phase, const tile *t, int64_t k0, int64_t k1,
+                           char *scratch)
 {
-    int64_t columns = d->kernel->columns, terms = terms_of(d, phase);
-    if (d->packed) {
-        *panel_step = terms * columns;
-        return d->packed + phase->packed_at +
-               ((t->group * ck_panels_of(d) + t->panel0) * terms + k0) * columns * ck_size(d->kernel->arithmetic);
-    }
-    *panel_step = (k1 - k0) * columns;
-    ck_pack_panels(d, phase, t->group, t->panel0, t->panels, k0, k1, scratch, *panel_step);
-    return scratch;
+    int64_t columns = d->kernel->columns, terms = terms_of(d, phase), size = ck_size(d->kernel->arithmetic);
+    const int64_t *stride = d->filter.stride;
+    if (d->packed)
+        return (panels){d->packed + phase->packed_at +
+                            ((t->group * ck_panels_of(d) + t->panel0) * terms + k0) * columns * size,
+                        terms * columns, columns};
+    if (d->filter_in_place)
+        return (panels){d->filter.data + t->group * d->filter_group + phase->row_tap[0] * stride[0] +
+                            phase->col_tap[0] * stride[1] + k0 * stride[2] + t->panel0 * columns * size,
+                        columns, stride[2] / size};
+    ck_pack_panels(d, phase, t->group, t->panel0, t->panels, k0, k1, scratch, (k1 - k0) * columns);
+    return (panels){scratch, (k1 - k0) * columns, columns};
 }
 
 /* The taps and channels k0 .. k1 - 1 of the patch as runs that lie evenly in the pixels of the view; returns how many. */
@@ -136,25 +145,41 @@ static int64_t segments_of(const ck_direct *d, const ck_window *w, const ck_view
     return count;
 }
 
+/* The register tile for a panel of the tile: half of it where there are no more channels. */
+static ck_dot_fn across_of(const ck_direct *d, const tile *t, int64_t panel)
+{
+    int64_t left = d->out_channels - (t->panel0 + panel) * d->kernel->columns;
+    return 2 * left > d->kernel->columns ? d->kernel->across : d->kernel->across_half;
+}
+
+/* Where the sums of pixels that lie evenly are, `step` elements apart; and where they go instead if `rounded` is an address,
+ * rounded_step bytes apart. */
+typedef struct {
+    char *data;
+    int64_t step;
+    bool add;
+    char *rounded;
+    int64_t rounded_step;
+} sum_run;
+
 /* Adds to the sums of `count` pixels that lie evenly, in strips of nearly equal height: a register tile of few rows does
- * not keep the multipliers busy.  Where `rounded` is an address, the results go there. */
-static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64_t step, const char *panel,
-                    const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step, bool add, char *rounded,
-                    int64_t rounded_step)
+ * not keep the multipliers busy. */
+static void add_run(const ck_direct *d, ck_dot_fn across, int64_t count, const char *pixels, int64_t step, const char *panel,
+                    int64_t panel_row, const ck_segment *segments, int64_t segment_count, sum_run to)
 {
     const ck_dot_kernel *kernel = d->kernel;
     int64_t size = ck_size(kernel->arithmetic), strips = ck_ceil_div(count, kernel->rows);
     for (int64_t left = count; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(left, strips);
-        if (rounded) {
-            kernel->across_rounded(rows, pixels, step, panel, segments, segment_count, to, to_step, add, rounded,
-                                   rounded_step);
-            rounded += rows * rounded_step;
+        if (to.rounded) { /* of whole panels, which are packed */
+            kernel->across_rounded(rows, pixels, step, panel, segments, segment_count, to.data, to.step, to.add, to.rounded,
+                                   to.rounded_step);
+            to.rounded += rows * to.rounded_step;
         } else {
-            kernel->across(rows, pixels, step, panel, kernel->columns, segments, segment_count, to, to_step, add);
+            across(rows, pixels, step, panel, panel_row, segments, segment_count, to.data, to.step, to.add);
         }
         pixels += rows * step * size;
-        to += rows * to_step * size;
+        to.data += rows * to.step * size;
         left -= rows;
     }
 }
@@ -176,41 +201,40 @@ static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t
     const ck_window *w = &phase->window;
     const ck_view *v = &from->view;
     ck_segment segments[CK_SUM_BLOCK];
-    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, panel_step;
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns;
     int64_t count = segments_of(d, w, v, k0, k1, segments);
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
-    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
+    panels filter = filter_block(d, phase, t, k0, k1, from->filters);
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size) {
+        ck_dot_fn across = across_of(d, t, p);
         for (int64_t n = 0; n < t->images; n++)
             for (int64_t i = 0; i < t->rows; i++) {
                 int64_t at = n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
                              (t->col0 * w->col_step - v->col0) * v->col_step;
-                add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, panel, segments, count,
-                        s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step, k0 > 0,
-                        rounded_at(d, phase, s, n, i, 0, p), phase->out.stride[2]);
+                const sum_run to = {s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step,
+                                    k0 > 0, rounded_at(d, phase, s, n, i, 0, p), phase->out.stride[2]};
+                add_run(d, across, t->cols, v->data + at * size, w->col_step * v->col_step, filter.data, columns,
+                        segments, count, to);
             }
+    }
 }
 
-/* Of `count` pixels, the first of which looks at `first` and the others `step` further each, those that look inside. */
-static void clip(int64_t first, int64_t count, int64_t step, int64_t size, int64_t *start, int64_t *inside)
-{
-    *start = first >= 0 ? 0 : ck_ceil_div(-first, step);
-    *inside = ck_max(0, ck_min(count, first < size ? ck_ceil_div(size - first, step) : 0) - *start);
-}
-
-/* One tap's terms from channel c on, of which the panel holds the first at `panel`, added where they lie in the image. */
+/* One tap's terms from channel c on, of which panel p holds the first at `panel`, added where they lie in the image. */
 static void walk_tap(const ck_direct *d, const ck_window *w, const tile *t, const ck_view *v, int64_t tap,
-                     const ck_segment *segment, const char *panel, char *to, const sums *s)
+                     const ck_segment *segment, int64_t p, const char *panel, const sums *s)
 {
-    int64_t size = ck_size(d->kernel->arithmetic), row0 = t->row0 * w->row_step + w->row_at[tap / w->cols];
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns;
+    int64_t row0 = t->row0 * w->row_step + w->row_at[tap / w->cols];
     int64_t col0 = t->col0 * w->col_step + w->col_at[tap % w->cols], row, rows, col, cols;
-    clip(row0, t->rows, w->row_step, w->height, &row, &rows);
-    clip(col0, t->cols, w->col_step, w->width, &col, &cols);
+    ck_clip(row0, t->rows, w->row_step, w->height, &row, &rows);
+    ck_clip(col0, t->cols, w->col_step, w->width, &col, &cols);
     for (int64_t n = 0; n < t->images && cols; n++)
         for (int64_t i = row; i < row + rows; i++) {
             int64_t at = n * v->image_step + (row0 + i * w->row_step) * v->row_step +
                          (col0 + col * w->col_step) * v->col_step;
-            add_run(d, cols, v->data + at * size, w->col_step * v->col_step, panel, segment, 1,
-                    to + (n * s->image_step + i * s->row_step + col * s->col_step) * size, s->col_step, true, NULL, 0);
+            const sum_run to = {s->data + (n * s->image_step + i * s->row_step + col * s->col_step + p * columns) * size,
+                                s->col_step, true, NULL, 0};
+            add_run(d, across_of(d, t, p), cols, v->data + at * size, w->col_step * v->col_step, panel, columns, segment, 1,
+                    to);
         }
 }
 
@@ -218,19 +242,19 @@ static void walk_tap(const ck_direct *d, const ck_window *w, const tile *t, cons
 static void walk_clipped(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
                          int64_t k1, const sums *s)
 {
-    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, channels = d->in_channels, panel_step;
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, channels = d->in_channels;
+    panels filter = filter_block(d, phase, t, k0, k1, from->filters);
     for (int64_t n = 0; k0 == 0 && n < t->images; n++)
         for (int64_t i = 0; i < t->rows; i++)
             for (int64_t j = 0; j < t->cols; j++)
                 memset(s->data + (n * s->image_step + i * s->row_step + j * s->col_step) * size, 0,
                        (size_t)(t->panels * columns * size));
-    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size)
         for (int64_t k = k0, next; k < k1; k = next) {
             int64_t tap = k / channels, c = k % channels;
             next = ck_min(k1, (tap + 1) * channels);
             const ck_segment segment = {c, (k - k0) * columns, next - k};
-            walk_tap(d, &phase->window, t, &from->view, tap, &segment, panel, s->data + p * columns * size, s);
+            walk_tap(d, &phase->window, t, &from->view, tap, &segment, p, filter.data, s);
         }
 }
 
@@ -253,13 +277,15 @@ static const char *patches_of(const ck_direct *d, const ck_direct_phase *phase, 
 static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
                    int64_t k1, const sums *s)
 {
-    int64_t size = ck_size(d->kernel->arithmetic), panel_step, step;
+    int64_t size = ck_size(d->kernel->arithmetic), step;
     const ck_segment all = {0, 0, k1 - k0};
     const char *patches = patches_of(d, phase, from, t->pixel0, t->pixels, k0, k1, &step);
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
-    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
-        add_run(d, t->pixels, patches, step, panel, &all, 1, s->data + p * d->kernel->columns * size, s->col_step,
-                k0 > 0, rounded_at(d, phase, s, 0, 0, 0, p), phase->out.stride[2]);
+    panels filter = filter_block(d, phase, t, k0, k1, from->filters);
+    for (int64_t p = 0; p < t->panels; p++, filter.data += filter.panel_step * size) {
+        const sum_run to = {s->data + p * d->kernel->columns * size, s->col_step, k0 > 0,
+                            rounded_at(d, phase, s, 0, 0, 0, p), phase->out.stride[2]};
+        add_run(d, across_of(d, t, p), t->pixels, patches, step, filter.data, filter.step, &all, 1, to);
+    }
 }
 
 static void prefetch(const char *from, const char *end)
@@ -273,9 +299,9 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
                           int64_t k0, int64_t k1, const sums *s)
 {
     const ck_dot_kernel *kernel = d->kernel;
-    int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns, panel_step, step;
+    int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns, step;
     const ck_segment all = {0, 0, k1 - k0};
-    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    const panels filter = filter_block(d, phase, t, k0, k1, from->filters);
     char *to = s->data;
     for (int64_t strips = ck_ceil_div(t->pixels, kernel->rows), pixel = 0; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(t->pixels - pixel, strips), next = 0;
@@ -285,8 +311,10 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
         for (int64_t p = 0; p < t->panels; p++) {
             const char *after = patches + rows * step * size;
             prefetch(after + next * p / t->panels, after + next * (p + 1) / t->panels);
-            add_run(d, rows, patches, step, panel + p * panel_step * size, &all, 1, to + p * columns * size, s->col_step,
-                    k0 > 0, rounded_at(d, phase, s, 0, 0, pixel, p), phase->out.stride[2]);
+            const sum_run run = {to + p * columns * size, s->col_step, k0 > 0, rounded_at(d, phase, s, 0, 0, pixel, p),
+                                 phase->out.stride[2]};
+            add_run(d, across_of(d, t, p), rows, patches, step, filter.data + p * filter.panel_step * size, filter.step,
+                    &all, 1, run);
         }
         to += rows * s->col_step * size;
         pixel += rows;
@@ -367,7 +395,7 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
     sums s;
     bool good = step * ck_products(d->kernel->arithmetic) <= CK_SUM_BLOCK &&
                 place_sums(d, phase, &t, from.filters + d->filter_bytes, &s) &&
-                (d->packed || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
+                (d->packed || d->filter_in_place || t.panels * step * d->kernel->columns * size <= d->filter_bytes);
     if (!good || !place_pixels(d, phase, &t, step, &from)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;

@@ -7,7 +7,8 @@
  * Gathering: a tile is a run of pixels, across rows and images, and the part of their patches that a block of terms needs
  * is copied into a dense matrix.  It stays in the second-level cache while all panels of the tile pass by.
  *
- * The filter is packed in panels as wide as the register tile: once for all tiles, or by each tile as it needs it.
+ * The filter is packed in panels as wide as the register tile: once for all tiles, or by each tile as it needs it; or,
+ * when gathering, a tile that would use a packed panel a few times only reads it where it lies.
  *
  * The arithmetic CK_BF16 takes channels in pairs: what is said of channels in and of terms, means pairs then, and strides
  * along channels in are those from pair to pair.  It gathers only where pixels are plain.
@@ -51,7 +52,9 @@ typedef struct {
     int64_t image_block, row_block, col_block; /* with tiles of this size; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of channels out of a tile */
     int64_t term_block;                        /* terms that a register tile sums at a time; at most CK_SUM_BLOCK products */
-    char *packed; /* [phase][group][panel][term][kernel->columns], by ck_direct_pack; NULL: each tile packs its own */
+    bool filter_in_place; /* gathering, unless `packed`: channels out are plain in whole panels, terms lie evenly */
+    char *packed; /* [phase][group][panel][term][kernel->columns], by ck_direct_pack; NULL: each tile packs its own, or
+                   * reads it where it lies */
     int64_t stage_bytes, filter_bytes, tile_bytes; /* parts of a participant's scratch: pixels, filter, sums */
 } ck_direct;
 

@@ -134,22 +134,25 @@ static sums_view sums_of(const ck_direct_gradient *g, const tile *t, int64_t uni
     return (sums_view){to, columns * size, stride[0], stride[1], stride[2] / size};
 }
 
-/* Where the window finds `channels` channels of the pixels of a block, or of a pair of them, from channel0 on. */
-static bool view_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const place *first,
-                        const place *second, int64_t channel0, int64_t channels, char *scratch, ck_strips *v)
+/* Lays down `channels` channels of the pixels that the window meets from a block, or a pair of them, from channel0 on. */
+static bool lay_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const place *first,
+                       const place *second, int64_t channel0, int64_t channels, char *scratch, ck_strips *v)
+{
+    ck_pixels pixels = g->pixels;
+    pixels.array.data += t->group * g->image_group + channel0 * pixels.array.stride[3];
+    return lay(g, w, &pixels, first, second, channels, g->strip, scratch, g->stage_bytes, v);
+}
+
+/* Where the tile's channels of the block's images lie themselves: a strip is all of them. */
+static ck_strips view_pixels(const ck_direct_gradient *g, const tile *t, const ck_window *w, const place *first)
 {
     int64_t size = ck_size(g->kernel->arithmetic);
     const int64_t *stride = g->pixels.array.stride;
-    const ck_block *b = &first->block;
-    ck_pixels pixels = g->pixels;
-    pixels.array.data += t->group * g->image_group + channel0 * stride[3];
-    if (!g->image_in_place)
-        return lay(g, w, &pixels, first, second, channels, g->strip, scratch, g->stage_bytes, v);
     int64_t row = stride[1] / size, col = stride[2] / size;
-    *v = (ck_strips){pixels.array.data + first->image0 * stride[0] +
-                         (b->row0 * w->row_step * row + b->col0 * w->col_step * col) * size,
-                     g->strip, stride[0] / size, w->row_step * row, w->col_step * col, 0, 1, row, 0, 1, col};
-    return true;
+    return (ck_strips){g->pixels.array.data + t->group * g->image_group + t->channel0 * stride[3] +
+                           first->image0 * stride[0],
+                       0, stride[0] / size, w->row_step * row, w->col_step * col, w->row_at[0], 1, row, w->col_at[0], 1,
+                       col};
 }
 
 /* Their output gradients in the tile's panels, channels beyond the last filled with zeros. */
@@ -174,13 +177,20 @@ static bool view_gradients(const ck_direct_gradient *g, const tile *t, const pla
     return lay(g, &grid, &gradients, first, second, channels, columns, scratch, g->gradient_bytes, v);
 }
 
-/* The block's pixels in runs that lie evenly in both operands. */
-static int64_t segments_of(const ck_block *b, const ck_strips *x, const ck_strips *dy, ck_segment *segments)
+/* Output pixels of a block, and how far their addresses in the image are from those of the block's first. */
+typedef struct {
+    int64_t row0, rows, col0, cols;
+    int64_t image_at;
+} part;
+
+/* Pixels in runs that lie evenly in both operands. */
+static int64_t segments_of(int64_t images, const part *b, const ck_strips *x, const ck_strips *dy, ck_segment *segments)
 {
     int64_t count = 0;
-    for (int64_t n = 0; n < b->images; n++)
-        for (int64_t i = 0; i < b->rows; i++) {
-            ck_segment next = {n * x->image_step + i * x->row_step, n * dy->image_step + i * dy->row_step, b->cols};
+    for (int64_t n = 0; n < images; n++)
+        for (int64_t i = b->row0; i < b->row0 + b->rows; i++) {
+            ck_segment next = {b->image_at + n * x->image_step + i * x->row_step + b->col0 * x->col_step,
+                               n * dy->image_step + i * dy->row_step + b->col0 * dy->col_step, b->cols};
             ck_segment *last = segments + count - 1;
             if (count && next.a_at == last->a_at + last->count * x->col_step &&
                 next.b_at == last->b_at + last->count * dy->col_step)
@@ -191,9 +201,18 @@ static int64_t segments_of(const ck_block *b, const ck_strips *x, const ck_strip
     return count;
 }
 
+/* The pixels of a block at which a tap lies inside the image. */
+static part part_of(const ck_window *w, const ck_block *b, const ck_strips *x, int64_t row_tap, int64_t col_tap)
+{
+    int64_t row = b->row0 * w->row_step + w->row_at[row_tap], col = b->col0 * w->col_step + w->col_at[col_tap];
+    part inside = {.image_at = row * x->row_pitch + col * x->col_pitch};
+    ck_clip(row, b->rows, w->row_step, w->height, &inside.row0, &inside.rows);
+    ck_clip(col, b->cols, w->col_step, w->width, &inside.col0, &inside.cols);
+    return inside;
+}
+
 /* One product of a strip at one tap, or at the taps of a row in one run, with one panel of output gradients. */
 typedef struct {
-    const ck_dot_kernel *kernel;
     ck_segment segments[CK_SUM_BLOCK];
     int64_t count, a_step, b_step;
     bool add;
@@ -205,14 +224,21 @@ static int64_t even_rows(const ck_dot_kernel *kernel, int64_t length)
     return length <= kernel->rows ? length : ck_ceil_div(length, ck_ceil_div(length, kernel->rows));
 }
 
-static void add_run(const walk *s, int64_t size, const char *a, const char *b, int64_t length, int64_t rows, char *sums,
-                    int64_t ld)
+/* The register tile for a panel of the tile: half of it where there are no more channels. */
+static ck_dot_fn along_of(const ck_direct_gradient *g, const tile *t, int64_t panel)
+{
+    int64_t left = g->out_channels - (t->panel0 + panel) * g->kernel->columns;
+    return 2 * left > g->kernel->columns ? g->kernel->along : g->kernel->along_half;
+}
+
+static void add_run(const walk *s, ck_dot_fn along, int64_t size, const char *a, const char *b, int64_t length,
+                    int64_t rows, char *sums, int64_t ld)
 {
     for (int64_t m = 0; m < length; m += rows, sums += rows * ld * size) {
         int64_t count = ck_min(rows, length - m);
         for (int64_t i = 0; i < count; i++) /* they are needed when all terms are summed */
             __builtin_prefetch(sums + i * ld * size, 1);
-        s->kernel->along(count, a + m * size, s->a_step, b, s->b_step, s->segments, s->count, sums, ld, s->add);
+        along(count, a + m * size, s->a_step, b, s->b_step, s->segments, s->count, sums, ld, s->add);
     }
 }
 
@@ -240,12 +266,41 @@ static void add_strips(const ck_direct_gradient *g, const tile *t, const ck_wind
             bool whole = channels - c >= g->strip;
             for (int64_t a = 0; a < w->rows; a++)
                 for (int64_t tap = 0; tap < tap_cols; tap++)
-                    add_run(s, size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
+                    add_run(s, along_of(g, t, p), size, x->data + (strip * x->strip_step + ck_tap_at(x, w, a, tap)) * size,
                             dy->data + p * dy->strip_step * size, whole ? length : rest, whole ? rows : rest_rows,
                             sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col +
                                 c * sums->ld * size,
                             sums->ld);
         }
+}
+
+/* Adds the products of pixels that are read where they lie, tap by tap, with what a tap meets inside the image alone. */
+static void add_taps(const ck_direct_gradient *g, const tile *t, const ck_window *w, const ck_block *b,
+                     const ck_strips *x, const ck_strips *dy, walk *s, const sums_view *sums)
+{
+    int64_t size = ck_size(g->kernel->arithmetic), rows = even_rows(g->kernel, t->channels);
+    for (int64_t a = 0; a < w->rows; a++)
+        for (int64_t tap = 0; tap < w->cols; tap++) {
+            const part inside = part_of(w, b, x, a, tap);
+            s->count = inside.cols ? segments_of(b->images, &inside, x, dy, s->segments) : 0;
+            if (s->count == 0 && s->add)
+                continue;
+            for (int64_t p = 0; p < t->panels; p++)
+                add_run(s, along_of(g, t, p), size, x->data, dy->data + p * dy->strip_step * size, t->channels, rows,
+                        sums->data + p * sums->panel + a * sums->tap_row + tap * sums->tap_col, sums->ld);
+        }
+}
+
+/* Whether every tap lies inside the image at every pixel of a block. */
+static bool stays_inside(const ck_window *w, const ck_block *b, const ck_strips *x)
+{
+    for (int64_t a = 0; a < w->rows; a++)
+        for (int64_t tap = 0; tap < w->cols; tap++) {
+            const part inside = part_of(w, b, x, a, tap);
+            if (inside.rows < b->rows || inside.cols < b->cols)
+                return false;
+        }
+    return true;
 }
 
 static bool add_blocks(const ck_direct_gradient *g, const tile *t, const place *first, const place *second,
@@ -257,18 +312,31 @@ static bool add_blocks(const ck_direct_gradient *g, const tile *t, const place *
     w.rows = t->taps;
     w.row_at += t->tap0;
     ck_strips x, dy;
-    walk s = {.kernel = g->kernel, .add = add};
+    walk s = {.add = add};
     if (b.images * b.rows * b.cols * ck_products(g->kernel->arithmetic) > CK_SUM_BLOCK ||
         !view_gradients(g, t, first, second, scratch + g->stage_bytes, &dy))
         return false;
+    s.b_step = dy.col_step;
+    if (g->image_in_place) {
+        x = view_pixels(g, t, &w, first);
+        s.a_step = x.col_step;
+        if (taps_are_a_run(g, &w, &x, &sums) && stays_inside(&w, &b, &x)) {
+            const part all = part_of(&w, &b, &x, 0, 0);
+            s.count = segments_of(b.images, &all, &x, &dy, s.segments);
+            add_strips(g, t, &w, &x, &dy, &s, t->channels, &sums);
+        } else {
+            add_taps(g, t, &w, &b, &x, &dy, &s, &sums);
+        }
+        return true;
+    }
     for (int64_t c = 0; c < t->channels; c += at_once) {
         int64_t channels = ck_min(at_once, t->channels - c);
-        if (!view_pixels(g, t, &w, first, second, t->channel0 + c, channels, scratch, &x))
+        if (!lay_pixels(g, t, &w, first, second, t->channel0 + c, channels, scratch, &x))
             return false;
-        if (c == 0 || !g->image_in_place) {
-            s.count = segments_of(&b, &x, &dy, s.segments);
+        if (c == 0) {
+            const part all = {0, b.rows, 0, b.cols, 0};
+            s.count = segments_of(b.images, &all, &x, &dy, s.segments);
             s.a_step = x.col_step;
-            s.b_step = dy.col_step;
         }
         add_strips(g, t, &w, &x, &dy, &s, channels, &sums);
         sums.data += channels * sums.ld * size;

@@ -8,6 +8,10 @@
  * time; a panel then stays in the first-level cache while all these strips and taps meet it.  Where a pixel has few
  * channels, its taps are neighbours instead: a strip is all channels, and the taps of a row are one run of rows.
  *
+ * Either operand may be read where it lies instead, which a tall register tile can afford: it works on a pixel's numbers for
+ * so long that the next ones can come from the second-level cache.  Of an image in place, each tap then meets only the
+ * pixels inside it, so that nothing is multiplied with padding.
+ *
  * The arithmetic CK_BF16 takes output pixels in pairs, of which the first ones are cut into blocks: a pixel of image n is
  * paired with the same one of image n + images / 2; in the last image, if their number is odd, row i with row
  * i + height / 2; in its last row, if that is left, one half of the columns with the other; a last pixel stays alone.
@@ -29,7 +33,7 @@ typedef struct {
     ck_store_fn store;
     bool accumulate;
     int64_t images, groups, in_channels, out_channels; /* channels per group */
-    bool image_in_place;                               /* no tap leaves the image, and the image is plain */
+    bool image_in_place;                               /* plain, and read where it lies, tap by tap */
     bool gradient_in_place;                            /* plain, and panels are whole */
     bool out_in_place; /* plain, panels whole, one slice, not accumulated: summed where it belongs */
     int64_t image_block, row_block, col_block; /* pixels of one block; image_block > 1 only with whole images */

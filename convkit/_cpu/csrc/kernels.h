@@ -37,8 +37,8 @@ typedef struct {
  * Elements are numbers of the kernel's arithmetic.  CK_BF16: those of a and b are a ck_pair, and each adds two products,
  * so that the caller passes half as many; c is float32.  Subnormal numbers count as zeros there, in operands and sums.
  *
- * In `across`, rows are a_step elements apart and terms are neighbours in a; rows of b are `columns` elements, dense.
- * In `along`, rows are neighbours in a and terms are a_step elements apart; rows of b are b_step elements apart. */
+ * Rows of b are b_step elements apart.  In `across`, rows are a_step elements apart and terms are neighbours in a.  In
+ * `along`, rows are neighbours in a and terms are a_step elements apart. */
 typedef void (*ck_dot_fn)(int64_t rows, const void *a, int64_t a_step, const void *b, int64_t b_step,
                           const ck_segment *segments, int64_t segment_count, void *c, int64_t ldc, bool add);
 
@@ -53,6 +53,7 @@ typedef struct {
     ck_type arithmetic;
     int64_t rows, columns;
     ck_dot_fn across, along;
+    ck_dot_fn across_half, along_half; /* for the first half of the columns alone: of b and c no others are accessed */
     ck_rounded_fn across_rounded; /* of CK_BF16, to bfloat16; or NULL */
     ck_load_fn load_half; /* native float16 to CK_F32 and back, or NULL: what the level has no instructions for */
     ck_store_fn store_half; /* of CK_BF16: to native bfloat16 */

@@ -15,6 +15,13 @@ typedef struct {
     const int64_t *row_at, *col_at;
 } ck_window;
 
+/* Of `count` output pixels, of which a tap meets `first` and then pixels `step` apart, those where it is inside 0 .. size - 1. */
+static inline void ck_clip(int64_t first, int64_t count, int64_t step, int64_t size, int64_t *start, int64_t *inside)
+{
+    *start = first >= 0 ? 0 : ck_ceil_div(-first, step);
+    *inside = ck_max(0, ck_min(count, first < size ? ck_ceil_div(size - first, step) : 0) - *start);
+}
+
 /* Image memory, possibly of a part of the image only: `array.data` is pixel (row0, col0) of image number image0. */
 typedef struct {
     ck_array array;

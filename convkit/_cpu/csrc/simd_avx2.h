@@ -9,6 +9,7 @@
 #define ISA_LEVEL CK_AVX2
 #define ISA_SUFFIX avx2
 #define ISA_ROWS 6
+#define ISA_AHEAD 0
 
 typedef __m256 f32_vector;
 typedef __m256d f64_vector;

@@ -9,6 +9,7 @@
 #define ISA_LEVEL CK_AVX512
 #define ISA_SUFFIX avx512
 #define ISA_ROWS 14
+#define ISA_AHEAD 16 /* terms of 28 multiply-adds each; tuned on an AMD EPYC 9004 */
 
 typedef __m512 f32_vector;
 typedef __m512d f64_vector;

@@ -9,6 +9,7 @@
 #define ISA_LEVEL CK_GENERIC
 #define ISA_SUFFIX generic
 #define ISA_ROWS 4
+#define ISA_AHEAD 0
 
 typedef float f32_vector __attribute__((vector_size(16)));
 typedef double f64_vector __attribute__((vector_size(16)));
