@@ -30,7 +30,7 @@ DIRECT = ["padded.c", "pairs.c", "panels.c", "direct.c", "strips.c", "direct_gra
 INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
-WINOGRAD = ["winograd.c", "winograd_kernels.c"]
+WINOGRAD = ["winograd.c", "winograd_gradient.c", "winograd_kernels.c", "winograd_tiles.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 SOURCES = CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + WINOGRAD
 # One library per ISA level: only code that runs after the CPU was asked may be compiled with that level's flags.
@@ -67,7 +67,7 @@ def extension(module: str, include_dirs: list[str], depends: list[str]) -> Exten
     )
 
 
-PARTS = ["convkit/_cpu/_int8.pxi", "convkit/_cpu/_winograd.pxi"]
+PARTS = [f"convkit/_cpu/_{part}.pxi" for part in ("int8", "winograd", "winograd_gradient")]
 EXTENSIONS = [
     extension("convkit._cpu._engine", [str(CSRC)], [*map(str, sorted(CSRC.iterdir())), *PARTS]),
     extension("convkit._repeated", [], []),

@@ -1201,6 +1201,7 @@ cdef class PlanarGradient(Run):
 
 include "_int8.pxi"
 include "_winograd.pxi"
+include "_winograd_gradient.pxi"
 
 
 def helpers():

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._geometry import ConvGeometry
 from .._registry import Implementation, Plan, Problem
-from . import _engine, blas, winograd_tiles
+from . import _engine, blas, winograd_gradient, winograd_tiles
 from .families import DirectPlan, EmptyPlan, EnginePlan, limit_of, padded_sentence, planning_objection, reasons
 from .machine import Machine
 from .winograd_tiles import WinogradSpec
@@ -30,6 +30,7 @@ def _spec(problem: Problem, machine: Machine) -> WinogradSpec:
 def forget_specs() -> None:
     """Plan again at the next call."""
     _spec.cache_clear()
+    winograd_gradient.spec_of.cache_clear()
 
 
 class WinogradPlan(DirectPlan):
@@ -55,10 +56,12 @@ class Winograd(Implementation):
         if problem.precision == "high":
             return "precision is 'high', and its transforms round more than a sum of products does"
         if problem.op == "conv2d_backprop_filter":
-            return "its sums of transformed products are for forward convolutions and input gradients"
+            return winograd_gradient.objection(problem, machine)
         return planning_objection(problem, lambda: _spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
+        if problem.op == "conv2d_backprop_filter":
+            return winograd_gradient.reluctance(problem)
         g = problem.geometry
         if problem.empty:
             return None
@@ -72,6 +75,8 @@ class Winograd(Implementation):
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:
+        if problem.op == "conv2d_backprop_filter":
+            return winograd_gradient.plan(problem, machine)
         if problem.empty:
             return EmptyPlan()
         spec = _spec(problem, machine)

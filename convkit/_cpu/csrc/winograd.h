@@ -12,7 +12,7 @@
 #include "multiply.h"
 #include "patches.h"
 #include "product.h"
-#include "winograd_kernels.h"
+#include "winograd_tiles.h"
 
 typedef struct {
     const ck_dot_kernel *product;
@@ -38,13 +38,6 @@ typedef struct {
     int64_t out_bytes;               /* the result, */
     int64_t again_bytes;             /* taps before they are transformed, and what computing a tile again takes */
 } ck_winograd;
-
-/* Numbers from one element to the next of a transformed filter, image or sums, and from one pixel to the next: an odd
- * number of cache lines, so that elements of one place do not compete for the same sets of a cache. */
-static inline int64_t ck_winograd_step(int64_t numbers, int64_t size)
-{
-    return (ck_ceil_div(numbers * size, 64) | 1) * 64 / size;
-}
 
 /* Transforms the filter, all panels of it, into `packed`; computes with what is there; both, some panels at a time. */
 int ck_winograd_pack(const ck_winograd *winograd, const ck_job *limits);
