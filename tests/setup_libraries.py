@@ -13,11 +13,14 @@ ROOT = Path(__file__).resolve().parents[1]
 def read() -> dict[str, dict]:
     """Return each static library of setup.py by name: its sources and its compiler flags."""
     found = {}
-    stubs = {name: types.ModuleType(name) for name in ("Cython.Build", "setuptools", "setuptools.command.build_ext")}
+    commands = ("build_clib", "build_ext")
+    modules = ["Cython.Build", "setuptools", *(f"setuptools.command.{command}" for command in commands)]
+    stubs = {name: types.ModuleType(name) for name in modules}
     stubs["Cython.Build"].cythonize = lambda extensions, **_: extensions
     stubs["setuptools"].Extension = lambda *_, **__: None
     stubs["setuptools"].setup = lambda **keywords: found.update(keywords["libraries"])
-    stubs["setuptools.command.build_ext"].build_ext = object
+    for command in commands:
+        setattr(stubs[f"setuptools.command.{command}"], command, object)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, stub in stubs.items():

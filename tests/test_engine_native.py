@@ -15,7 +15,9 @@ DRIVERS = (
 
 
 @pytest.mark.timeout(900)  # two of the files take a compiler half a minute each
-@pytest.mark.parametrize("kind", ["plain", "asan", "ubsan", pytest.param("tsan", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("plain", marks=pytest.mark.slow), "sanitized", pytest.param("tsan", marks=pytest.mark.slow)]
+)
 def test_engine_drivers(kind: str, tmp_path: Path) -> None:
     """Every driver passes; its output is the message of a failure."""
     for tool in ("gcc", "make"):
@@ -24,6 +26,7 @@ def test_engine_drivers(kind: str, tmp_path: Path) -> None:
         [
             "make",
             f"-j{os.cpu_count()}",
+            "-O",
             "-f",
             str(MAKEFILE),
             "CC=gcc",

@@ -15,7 +15,7 @@ import convkit
 from convkit._cpu import _engine, isa
 
 FLOAT32 = np.dtype(np.float32)
-OPS = ("conv2d", "conv2d_backprop_input")
+FORWARD, FILTER, INPUT = range(3)
 
 
 def by_winograd(call: Call, layout=NHWC, *dtypes, **keywords) -> np.ndarray:
@@ -25,12 +25,11 @@ def by_winograd(call: Call, layout=NHWC, *dtypes, **keywords) -> np.ndarray:
     return call.result_from(harness.operation(call.op)(*arguments, algorithm="winograd", **keywords), layout)
 
 
-def layer(rng, x_shape, w_shape, **geometry) -> list[Call]:
-    """Return the calls of a layer of random floats that the family serves."""
+def layer(rng, x_shape, w_shape, **geometry) -> tuple[Call, ...]:
+    """Return the three calls of a layer of random floats."""
     no_groups = {key: value for key, value in geometry.items() if key != "groups"}
     y_shape = reference.output_shape(x_shape, w_shape, **no_groups)
-    calls = harness.three_calls(*(harness.floats(rng, shape) for shape in (x_shape, w_shape, y_shape)), **geometry)
-    return [call for call in calls if call.op in OPS]
+    return harness.three_calls(*(harness.floats(rng, shape) for shape in (x_shape, w_shape, y_shape)), **geometry)
 
 
 def assert_close(call: Call, layout=NHWC, dtype=FLOAT32, **keywords) -> None:
@@ -54,6 +53,7 @@ GEOMETRIES = {
     "deeper than a block of sums": ((1, 5, 6, 600), (3, 3, 600, 3), {"padding": "SAME"}),
     "many filters": ((1, 5, 6, 3), (3, 3, 3, 600), {"padding": "SAME"}),
     "many images": ((70, 4, 5, 3), (3, 3, 3, 9), {"padding": "SAME"}),
+    "more tiles than a block of sums": ((9, 40, 31, 3), (3, 3, 3, 5), {"padding": "SAME"}),
     "a long row": ((1, 3, 700, 2), (3, 3, 2, 3), {"padding": "SAME"}),
 }
 
@@ -85,7 +85,7 @@ def random_layers(draw):
 
 
 def check_random_layer(drawn, layout, dtype, mean) -> None:
-    """Check both operations, if no tap is idle, which makes a smaller filter of it."""
+    """Check each operation, if no tap is idle, which makes a smaller filter of it."""
     x, w, geometry, seed = drawn
     for call in layer(np.random.default_rng(seed), x, w, **geometry):
         moved = [(a + mean).astype(np.float32).astype(np.float64) if isinstance(a, np.ndarray) else a
@@ -112,7 +112,7 @@ def test_two_thousand_random_geometries(drawn, layout, dtype, mean):
     check_random_layer(drawn, layout, dtype, mean)
 
 
-@pytest.mark.parametrize("op", range(len(OPS)))
+@pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
 def test_relative_error_on_random_numbers(op, rng):
     """Of zero mean; the more channels, the more an error of the transforms weighs against the sum."""
     for channels in (64, 512):
@@ -146,7 +146,11 @@ def test_integer_images(rng):
 
 
 def test_threads_change_no_bit(rng):
-    layers = [((3, 30, 29, 40), (3, 3, 40, 70), {}), ((2, 9, 9, 600), (3, 3, 600, 130), {"padding": "SAME"})]
+    layers = [
+        ((3, 30, 29, 40), (3, 3, 40, 70), {}),
+        ((2, 9, 9, 600), (3, 3, 600, 130), {"padding": "SAME"}),
+        ((7, 56, 40, 6), (3, 3, 6, 35), {"padding": "SAME"}),
+    ]
     for x, w, geometry in layers:
         for call in layer(rng, x, w, **geometry):
             for layout in (NHWC, NCHW):
@@ -178,7 +182,7 @@ def test_transforms_are_listed_for_every_level_of_register_tiles():
     assert {(level, dtype) for _, level, dtype, _ in _engine.winograd_kernels()} == tiles
 
 
-@pytest.mark.parametrize("op", range(len(OPS)))
+@pytest.mark.parametrize("op", [FORWARD, INPUT])
 def test_a_packed_filter_gives_the_bits_of_the_filter(op, rng):
     for (x, w, geometry), dtype in zip(GEOMETRIES.values(), harness.DTYPES * 3, strict=False):
         call = layer(rng, x, w, **geometry)[op]
@@ -196,11 +200,11 @@ def test_a_packed_filter_gives_the_bits_of_the_filter(op, rng):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e38])
-@pytest.mark.parametrize("op", range(len(OPS)))
+@pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
 def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_other(op, value, rng):
     x, w = (2, 21, 18, 70), (3, 3, 70, 37)
     call = layer(rng, x, w, padding="SAME")[op]
-    which = 0 if op == 0 else 2
+    which = 2 if op == INPUT else 0
     pixels = call.arguments[which]
     for place in ((0, 7, 9, 3), (1, 19, 0, 30), (0, 20, 17, 36)):
         pixels[place] = value
@@ -212,8 +216,10 @@ def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_othe
     for layout in (NHWC, NCHW):
         arguments = call.in_layout(layout, FLOAT32)
         keywords = {**call.geometry, **layout.keywords}
-        packed, function = convkit.pack_filter(arguments[1], op=call.op, **keywords), harness.operation(call.op)
-        for weights in (arguments[1], packed):
+        function, ways = harness.operation(call.op), [arguments[1]]
+        if op != FILTER:
+            ways.append(convkit.pack_filter(arguments[1], op=call.op, **keywords))
+        for weights in ways:
             transformed, plain = (
                 call.result_from(function(arguments[0], weights, *arguments[2:], algorithm=family, **keywords), layout)
                 for family in ("winograd", "direct")
@@ -225,6 +231,32 @@ def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_othe
             else:
                 assert not np.isfinite(transformed[marks]).any()
             np.testing.assert_allclose(transformed[~marks], plain[~marks], atol=1e-3)
+
+
+def test_output_gradients_that_are_not_finite_stay_with_their_filters(rng):
+    _, call, _ = layer(rng, (2, 11, 10, 130), (3, 3, 130, 70))
+    call.arguments[2][1, 4, 5, 60] = np.nan
+    np.testing.assert_array_equal(
+        np.isfinite(by_winograd(call)), np.broadcast_to(np.arange(70) != 60, call.arguments[1])
+    )
+
+
+@pytest.mark.parametrize("dtype", harness.DTYPES, ids=str)
+def test_accumulate_adds_to_out(dtype, rng):
+    """Once, also where something is not finite and computed again."""
+    for spoilt in (False, True):
+        _, call, _ = layer(rng, (2, 11, 10, 5), (3, 3, 5, 40))
+        if spoilt:
+            call.arguments[0][0, 5, 5, 2] = np.inf
+        for layout in (NHWC, NCHW):
+            arguments, keywords = call.in_layout(layout, dtype), {**layout.keywords, "algorithm": "winograd"}
+            sums = convkit.conv2d_backprop_filter(
+                *arguments, **keywords, **({"out_dtype": "float32"} if dtype in harness.HALVES else {})
+            )
+            out = np.ones(sums.shape, dtype)
+            convkit.conv2d_backprop_filter(*arguments, out=out, accumulate=True, **keywords)
+            np.testing.assert_array_equal(out, (sums + 1).astype(dtype))
+            assert spoilt is not np.isfinite(out).all()
 
 
 def test_filters_that_are_not_finite_do_not_spread(rng):

@@ -11,19 +11,29 @@ cdef extern from "winograd_kernels.h" nogil:
     const ck_winograd_kernel *ck_winograd_kernel_for(ck_type, ck_isa)
 
 
+cdef extern from "winograd_tiles.h" nogil:
+    int CK_TILE
+    int CK_TILE_REACH
+
+    ctypedef struct ck_tile_source:
+        ck_pixels pixels
+        int64_t height, width, reach, row_at, col_at
+        flag in_place
+
+
 cdef extern from "winograd.h" nogil:
     ctypedef struct ck_winograd:
         const ck_dot_kernel *product
         const ck_winograd_kernel *kernel
-        ck_pixels pixels
+        ck_tile_source image
         ck_array filter
         ck_array out
         int64_t image_group, filter_group, out_group
         ck_load_fn load_filter
         ck_store_fn store
         int64_t images, groups, in_channels, out_channels
-        int64_t height, width, out_height, out_width, pad_row, pad_col
-        flag image_in_place, out_in_place
+        int64_t out_height, out_width
+        flag out_in_place
         int64_t image_block, row_block, col_block, panel_block, channel_block, panels_at_once
         char *packed
         int64_t stage_bytes, image_bytes, sums_bytes, out_bytes, again_bytes
@@ -31,6 +41,20 @@ cdef extern from "winograd.h" nogil:
     int ck_winograd_pack(const ck_winograd *, const ck_job *)
     int ck_winograd_compute(const ck_winograd *, const ck_job *)
     int ck_winograd_run(const ck_winograd *, const ck_job *)
+
+
+cdef int fill_tiles(
+    ck_tile_source *source, operand, flag plain, size, int reach, pads, const ck_dot_kernel *kernel,
+) except -1:
+    """Take the pixels of tiles from an `Operand`."""
+    fill_array(&source.pixels.array, operand.strides, operand.dtype, not operand.native)
+    source.pixels.load = ck_loader_for(&source.pixels.array, kernel)
+    source.pixels.plain = plain
+    source.in_place = plain
+    source.height, source.width = size
+    source.reach = reach
+    source.row_at, source.col_at = -pads[0], -pads[1]
+    return 0
 
 
 def winograd_kernels():
@@ -58,9 +82,7 @@ cdef class Winograd(Run):
         memset(w, 0, sizeof(ck_winograd))
         w.product = kernel_of(self.arithmetic, spec.isa)
         w.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        fill_array(&w.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
-        w.pixels.load = ck_loader_for(&w.pixels.array, w.product)
-        w.pixels.plain = spec.image_plain
+        fill_tiles(&w.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads, w.product)
         fill_array(&w.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         w.store = ck_storer_for(&w.out, w.product)
         self.turned = spec.turned
@@ -68,10 +90,8 @@ cdef class Winograd(Run):
         w.image_group, w.filter_group, w.out_group = spec.group_bytes
         w.images, w.groups = spec.images, spec.groups
         w.in_channels, w.out_channels = spec.in_channels, spec.out_channels
-        w.height, w.width = spec.size
         w.out_height, w.out_width = spec.out_size
-        w.pad_row, w.pad_col = spec.pads
-        w.image_in_place, w.out_in_place = spec.image_plain, spec.out_plain
+        w.out_in_place = spec.out_plain
         w.image_block, w.row_block, w.col_block, w.panel_block = spec.block
         w.channel_block, w.panels_at_once = spec.channel_block, spec.panels_at_once
         w.stage_bytes, w.image_bytes, w.sums_bytes, w.out_bytes, w.again_bytes = spec.scratch
@@ -98,7 +118,7 @@ cdef class Winograd(Run):
     def run(self, cnp.ndarray image, cnp.ndarray filter, cnp.ndarray out, int threads, int workers):
         """Compute; the arrays must lie as the specification says."""
         cdef ck_winograd w = self.w
-        w.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        w.image.pixels.array.data = <char *>cnp.PyArray_DATA(image)
         self.aim_filter(&w, <char *>cnp.PyArray_DATA(filter))
         w.out.data = <char *>cnp.PyArray_DATA(out)
         self.start(<void *>&w, &w.packed, NULL, threads, workers)
@@ -147,7 +167,7 @@ cdef class WinogradPacker(Winograd):
     def run_packed(self, cnp.ndarray image, cnp.ndarray memory, cnp.ndarray out, int threads, int workers):
         """Compute with a filter that `pack` has transformed."""
         cdef ck_winograd w = self.again.w
-        w.pixels.array.data = <char *>cnp.PyArray_DATA(image)
+        w.image.pixels.array.data = <char *>cnp.PyArray_DATA(image)
         self.again.aim_filter(&w, <char *>cnp.PyArray_DATA(memory) + self.taps_at)
         w.out.data = <char *>cnp.PyArray_DATA(out)
         self.start_with(&w, memory, threads, workers)

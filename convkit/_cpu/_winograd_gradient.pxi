@@ -1,15 +1,5 @@
 # The door to csrc/winograd_gradient.h, a part of _engine.pyx.
 
-cdef extern from "winograd_tiles.h" nogil:
-    int CK_TILE
-    int CK_TILE_REACH
-
-    ctypedef struct ck_tile_source:
-        ck_pixels pixels
-        int64_t height, width, reach, row_at, col_at
-        flag in_place
-
-
 cdef extern from "winograd_gradient.h" nogil:
     ctypedef struct ck_winograd_gradient:
         const ck_dot_kernel *product
@@ -41,8 +31,8 @@ cdef class WinogradGradient(Run):
         memset(g, 0, sizeof(ck_winograd_gradient))
         g.product = kernel_of(self.arithmetic, spec.isa)
         g.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        self.fill_source(&g.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads)
-        self.fill_source(&g.gradient, spec.gradient, spec.gradient_plain, spec.out_size, CK_TILE, (0, 0))
+        fill_tiles(&g.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads, g.product)
+        fill_tiles(&g.gradient, spec.gradient, spec.gradient_plain, spec.out_size, CK_TILE, (0, 0), g.product)
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer_for(&g.out, g.product)
         g.accumulate = spec.accumulate
@@ -62,15 +52,6 @@ cdef class WinogradGradient(Run):
                     again = DirectGradient(each)
                     self.kept.append(again)
                     g.again[few][narrow] = &again.g
-
-    cdef int fill_source(self, ck_tile_source *source, operand, plain, size, reach, pads) except -1:
-        fill_array(&source.pixels.array, operand.strides, operand.dtype, not operand.native)
-        source.pixels.load = ck_loader_for(&source.pixels.array, self.g.product)
-        source.pixels.plain = source.in_place = plain
-        source.height, source.width = size
-        source.reach = reach
-        source.row_at, source.col_at = -pads[0], -pads[1]
-        return 0
 
     cdef int execute(self, void *run, ck_job *job) noexcept nogil:
         return ck_winograd_gradient_run(<ck_winograd_gradient *>run, job)

@@ -361,7 +361,8 @@ def filter_gradient_spec(
     def blocks() -> int:
         return g.batch * -(-window.out_size[0] // block[0]) * -(-window.out_size[1] // block[1])
 
-    while blocks() * -(-g.groups // block[2]) < wanted and block[2] >= 2 * LEAST_VECTORS * lanes:
+    least_groups = max(2 * LEAST_VECTORS * lanes, unit + 1)
+    while blocks() * -(-g.groups // block[2]) < wanted and block[2] >= least_groups:
         block = block[0], block[1], _half(block[2], unit)
     tiles = -(-g.groups // block[2])
     wanted = max(1, wanted // tiles)

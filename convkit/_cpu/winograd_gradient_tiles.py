@@ -13,7 +13,7 @@ from .direct_gradient import filter_gradient_spec as direct_spec
 from .isa import tile_for
 from .layouts import is_plain, settle_strides
 from .machine import Machine
-from .winograd_tiles import ELEMENTS, REACH, TILE, step
+from .winograd_tiles import ELEMENTS, REACH, TILE, step, tiled
 
 # Tiles of a block.  Fewer make the sums be read and written more often, more push them out of the second-level cache.
 # Tuned on an AMD EPYC 9004.
@@ -134,7 +134,7 @@ def _cut(spec: WinogradGradientSpec, columns: int) -> WinogradGradientSpec:
     """Cut the result into parts, and the tiles into blocks and slices, as far as speed decides them."""
     size, panels = plan.size_of(spec.arithmetic), -(-spec.out_channels // columns)
     rows, cols = (-(-pixels // TILE) for pixels in spec.out_size)
-    block = _block(spec.images, rows, cols)
+    block = tiled((spec.images, rows, cols), BLOCK_TILES)
     blocks = -(-spec.images // block[0]) * -(-rows // block[1]) * -(-cols // block[2])
     most = PART_BYTES // size
     channel_block = _in_pieces(plan.cut(spec.in_channels, most), spec)
@@ -162,15 +162,6 @@ def count_tiles(g: ConvGeometry) -> int:
 def _in_pieces(channels: int, spec: WinogradGradientSpec) -> int:
     """Return a number of channels rounded up to whole pieces, or to all of them."""
     return min(spec.in_channels, -(-channels // spec.piece_block) * spec.piece_block)
-
-
-def _block(images: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Return images, rows and columns of at most BLOCK_TILES tiles, in equal parts."""
-    if columns > BLOCK_TILES:
-        return 1, 1, plan.cut(columns, BLOCK_TILES)
-    if rows * columns > BLOCK_TILES:
-        return 1, plan.cut(rows, BLOCK_TILES // columns), columns
-    return plan.cut(images, BLOCK_TILES // (rows * columns)), rows, columns
 
 
 def _blocks(spec: WinogradGradientSpec) -> int:

@@ -160,14 +160,14 @@ def _grid(spec: WinogradSpec) -> tuple[int, int]:
     return -(-spec.out_size[0] // TILE), -(-spec.out_size[1] // TILE)
 
 
-def _tiled(spec: WinogradSpec, panels: int, most: int) -> WinogradBlock:
-    """Return a block of at most so many tiles, unless one is more."""
-    rows, columns = _grid(spec)
+def tiled(grid: tuple[int, int, int], most: int) -> tuple[int, int, int]:
+    """Return images, rows and columns of a block of at most so many tiles, of a grid of as many tiles in all."""
+    images, rows, columns = grid
     if rows * columns <= most:
-        return WinogradBlock(plan.cut(spec.images, most // (rows * columns)), rows, columns, panels)
+        return plan.cut(images, most // (rows * columns)), rows, columns
     if columns <= most:
-        return WinogradBlock(1, plan.cut(rows, most // columns), columns, panels)
-    return WinogradBlock(1, 1, plan.cut(columns, most), panels)
+        return 1, plan.cut(rows, most // columns), columns
+    return 1, 1, plan.cut(columns, most)
 
 
 def _smaller(block: WinogradBlock) -> WinogradBlock:
@@ -183,7 +183,7 @@ def _block(spec: WinogradSpec, panels: int, width: int, far: bool) -> WinogradBl
     Panels that are cut make tiles be transformed once more, tiles that are cut make the filter be read once more.
     """
     rows, columns = _grid(spec)
-    block = _tiled(spec, panels, BLOCK_TILES)
+    block = WinogradBlock(*tiled((spec.images, rows, columns), BLOCK_TILES), panels)
     per_tile = 2.0 * ELEMENTS * spec.in_channels * width
 
     def units() -> int:

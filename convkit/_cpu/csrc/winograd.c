@@ -1,15 +1,13 @@
 #include "winograd.h"
 
-#include "padded.h"
-
 #include <string.h>
 
 /* Channels in of which the taps are loaded at a time, to transform them or to compute a tile again with them. */
 enum { CHANNELS_AT_ONCE = CK_SUM_BLOCK / CK_TAPS };
 
 typedef struct {
-    int64_t image0, images, row0, rows, col0, cols; /* of the grid of tiles */
-    int64_t group, panel0, panels;
+    ck_block tiles;
+    int64_t group, image0, panel0, panels;
 } block;
 
 /* One pass over all tiles: panels of the filter that are there, and a job's chunks. */
@@ -21,8 +19,6 @@ typedef struct {
 static int64_t size_of(const ck_winograd *w) { return ck_size(w->kernel->arithmetic); }
 
 static int64_t panels_of(const ck_winograd *w) { return ck_ceil_div(w->out_channels, w->product->columns); }
-
-static int64_t tiles_along(int64_t pixels) { return ck_ceil_div(pixels, CK_TILE); }
 
 static int64_t filter_step(const ck_winograd *w)
 {
@@ -85,7 +81,7 @@ static int64_t units_of(const pass *s)
 {
     const ck_winograd *w = s->w;
     return w->groups * ck_ceil_div(s->panels, w->panel_block) * ck_ceil_div(w->images, w->image_block) *
-           ck_ceil_div(tiles_along(w->out_height), w->row_block) * ck_ceil_div(tiles_along(w->out_width), w->col_block);
+           ck_ceil_div(ck_tiles_along(w->out_height), w->row_block) * ck_ceil_div(ck_tiles_along(w->out_width), w->col_block);
 }
 
 static block block_of(const pass *s, int64_t unit)
@@ -94,9 +90,9 @@ static block block_of(const pass *s, int64_t unit)
     block b;
     cut(&unit, s->panels, w->panel_block, &b.panel0, &b.panels);
     b.panel0 += s->panel0;
-    cut(&unit, tiles_along(w->out_width), w->col_block, &b.col0, &b.cols);
-    cut(&unit, tiles_along(w->out_height), w->row_block, &b.row0, &b.rows);
-    cut(&unit, w->images, w->image_block, &b.image0, &b.images);
+    cut(&unit, ck_tiles_along(w->out_width), w->col_block, &b.tiles.col0, &b.tiles.cols);
+    cut(&unit, ck_tiles_along(w->out_height), w->row_block, &b.tiles.row0, &b.tiles.rows);
+    cut(&unit, w->images, w->image_block, &b.image0, &b.tiles.images);
     b.group = unit;
     return b;
 }
@@ -110,7 +106,7 @@ typedef struct {
 static bool place(const ck_winograd *w, const block *b, char *scratch, places *p)
 {
     int64_t size = size_of(w), channels = ck_min(w->channel_block, w->in_channels);
-    p->tiles = b->images * b->rows * b->cols;
+    p->tiles = b->tiles.images * b->tiles.rows * b->tiles.cols;
     p->image_pitch = ck_winograd_step(channels, size);
     p->image_step = ck_winograd_step(p->tiles * p->image_pitch, size);
     p->sums_pitch = ck_winograd_step(b->panels * w->product->columns, size);
@@ -129,64 +125,35 @@ static bool place(const ck_winograd *w, const block *b, char *scratch, places *p
            (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
 }
 
-/* The numbers of a tile within its block. */
+/* One tile: its place in the block, and its first output pixel. */
 typedef struct {
-    int64_t image, row, col; /* of the tile, in its block */
-    int64_t y, x;            /* of its first output pixel, in the image */
+    int64_t image, row, col, y, x;
 } tile;
 
 static tile tile_of(const block *b, int64_t number)
 {
-    tile t = {number / (b->rows * b->cols), number / b->cols % b->rows, number % b->cols, 0, 0};
-    t.y = (b->row0 + t.row) * CK_TILE;
-    t.x = (b->col0 + t.col) * CK_TILE;
+    tile t = {number / (b->tiles.rows * b->tiles.cols), number / b->tiles.cols % b->tiles.rows, number % b->tiles.cols, 0, 0};
+    t.y = (b->tiles.row0 + t.row) * CK_TILE;
+    t.x = (b->tiles.col0 + t.col) * CK_TILE;
     return t;
 }
 
-/* Where the image's pixels lie: distances in bytes, `data` of the first pixel of the block's first image. */
-typedef struct {
-    const char *data;
-    int64_t image, row, col;
-} grid;
-
-/* Some channels of what the block's tiles meet, or false if scratch has no room for it. */
-static bool stage(const ck_winograd *w, const block *b, int64_t channel0, int64_t channels, const places *p, grid *g)
+/* Transforms some channels of the block's pixels; false if scratch has no room for them. */
+static bool transform_image(const ck_winograd *w, const block *b, int64_t channel0, int64_t channels, const places *p)
 {
     int64_t size = size_of(w);
-    const int64_t *stride = w->pixels.array.stride;
-    ck_pixels pixels = w->pixels;
-    pixels.array.data += b->group * w->image_group + b->image0 * stride[0] + channel0 * stride[3];
-    *g = (grid){pixels.array.data, stride[0], stride[1], stride[2]};
-    if (w->image_in_place)
-        return true;
-    const int64_t rows[] = {-w->pad_row, CK_TILE_REACH - 1 - w->pad_row};
-    const int64_t cols[] = {-w->pad_col, CK_TILE_REACH - 1 - w->pad_col};
-    const ck_window window = {w->height, w->width, tiles_along(w->out_height), tiles_along(w->out_width),
-                              CK_TILE,   CK_TILE,  2,  2, rows, cols};
-    const ck_block tiles = {b->images, b->row0, b->rows, b->col0, b->cols};
-    ck_view v;
-    if (!ck_stage_padded(&window, &pixels, &tiles, channels, size, p->stage, p->image - p->stage, &v))
+    const int64_t *stride = w->image.pixels.array.stride;
+    const char *data = w->image.pixels.array.data + b->group * w->image_group + b->image0 * stride[0] + channel0 * stride[3];
+    ck_tile_view view;
+    if (!ck_view_tiles(&w->image, data, &b->tiles, channels, size, p->stage, p->image - p->stage, &view))
         return false;
-    *g = (grid){v.data - (v.row0 * v.row_step + v.col0 * v.col_step) * size, v.image_step * size, v.row_step * size,
-                v.col_step * size};
-    return true;
-}
-
-static void transform_image(const ck_winograd *w, const block *b, int64_t channels, const grid *g, const places *p)
-{
-    int64_t size = size_of(w), lanes = w->kernel->lanes;
     for (int64_t i = 0; i < p->tiles; i++) {
         const tile t = tile_of(b, i);
         const void *pixels[CK_REACHED_PIXELS];
-        for (int64_t r = 0; r < CK_TILE_REACH; r++)
-            for (int64_t c = 0; c < CK_TILE_REACH; c++) {
-                int64_t row = t.y + r - w->pad_row, col = t.x + c - w->pad_col;
-                bool inside = row >= 0 && row < w->height && col >= 0 && col < w->width;
-                pixels[r * CK_TILE_REACH + c] =
-                    inside ? g->data + t.image * g->image + row * g->row + col * g->col : p->zeros;
-            }
-        w->kernel->image(channels, pixels, p->image + i * p->image_pitch * size, p->image_step, lanes);
+        ck_tile_pixels(&w->image, &view, t.image, b->tiles.row0 + t.row, b->tiles.col0 + t.col, p->zeros, pixels);
+        w->kernel->image(channels, pixels, p->image + i * p->image_pitch * size, p->image_step, w->kernel->lanes);
     }
+    return true;
 }
 
 /* All products of one element. */
@@ -222,8 +189,8 @@ static target target_of(const ck_winograd *w, const block *b, const tile *t, con
         return (target){w->out.data + b->group * w->out_group + (b->image0 + t->image) * stride[0] + t->y * stride[1] +
                             t->x * stride[2] + b->panel0 * w->product->columns * size,
                         stride[1], stride[2]};
-    int64_t row = b->cols * CK_TILE * width;
-    return (target){p->out + (t->image * b->rows + t->row) * CK_TILE * row + t->col * CK_TILE * width, row, width};
+    int64_t row = b->tiles.cols * CK_TILE * width;
+    return (target){p->out + (t->image * b->tiles.rows + t->row) * CK_TILE * row + t->col * CK_TILE * width, row, width};
 }
 
 /* Computes a tile tap by tap, for all panels of the block. */
@@ -231,21 +198,21 @@ static void compute_again(const ck_winograd *w, const block *b, const tile *t, i
                           const target *to, const places *p)
 {
     int64_t size = size_of(w), columns = w->product->columns, most = ck_min(CHANNELS_AT_ONCE, w->in_channels);
-    const int64_t *stride = w->pixels.array.stride;
+    const int64_t *stride = w->image.pixels.array.stride;
     char *patch = p->again, *taps = patch + CK_REACHED_PIXELS * most * size, *sums = taps + CK_TAPS * most * columns * size;
-    const char *image = w->pixels.array.data + b->group * w->image_group + (b->image0 + t->image) * stride[0];
+    const char *image = w->image.pixels.array.data + b->group * w->image_group + (b->image0 + t->image) * stride[0];
+    const ck_tile_view view = {image, 0, stride[1], stride[2]};
+    const void *pixels[CK_REACHED_PIXELS];
+    ck_tile_pixels(&w->image, &view, 0, b->tiles.row0 + t->row, b->tiles.col0 + t->col, NULL, pixels);
     for (int64_t panel = 0; panel < b->panels; panel++) {
         for (int64_t channel0 = 0; channel0 < w->in_channels; channel0 += most) {
             int64_t channels = ck_min(most, w->in_channels - channel0), row_terms = 3 * channels;
-            for (int64_t i = 0; i < CK_REACHED_PIXELS; i++) {
-                int64_t row = t->y + i / CK_TILE_REACH - w->pad_row, col = t->x + i % CK_TILE_REACH - w->pad_col;
-                char *pixel = patch + i * channels * size;
-                if (row >= 0 && row < w->height && col >= 0 && col < w->width)
-                    w->pixels.load(pixel, 1, image + row * stride[1] + col * stride[2] + channel0 * stride[3], stride[3],
-                                   channels);
+            for (int64_t i = 0; i < CK_REACHED_PIXELS; i++)
+                if (pixels[i])
+                    w->image.pixels.load(patch + i * channels * size, 1, (const char *)pixels[i] + channel0 * stride[3],
+                                         stride[3], channels);
                 else
-                    memset(pixel, 0, (size_t)(channels * size));
-            }
+                    memset(patch + i * channels * size, 0, (size_t)(channels * size));
             load_taps(w, b->group, b->panel0 + panel, channel0, channels, taps);
             for (int64_t i = 0; i < CK_TILE; i++) {
                 ck_segment terms[3];
@@ -285,15 +252,16 @@ static void transform_sums(const ck_winograd *w, const block *b, const places *p
 /* Rows of the block's result, from scratch to where they belong. */
 static void store_rows(const ck_winograd *w, const block *b, const places *p)
 {
-    int64_t size = size_of(w), width = b->panels * w->product->columns, y0 = b->row0 * CK_TILE, x0 = b->col0 * CK_TILE;
-    int64_t rows = ck_min(b->rows * CK_TILE, w->out_height - y0), cols = ck_min(b->cols * CK_TILE, w->out_width - x0);
+    const ck_block *t = &b->tiles;
+    int64_t size = size_of(w), width = b->panels * w->product->columns, y0 = t->row0 * CK_TILE, x0 = t->col0 * CK_TILE;
+    int64_t rows = ck_min(t->rows * CK_TILE, w->out_height - y0), cols = ck_min(t->cols * CK_TILE, w->out_width - x0);
     const int64_t *stride = w->out.stride;
-    for (int64_t n = 0; n < b->images; n++)
+    for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < rows; i++)
             ck_store_block(w->store, size,
                            w->out.data + b->group * w->out_group + (b->image0 + n) * stride[0] + (y0 + i) * stride[1] +
                                x0 * stride[2] + b->panel0 * w->product->columns * stride[3],
-                           stride[2], stride[3], p->out + (n * b->rows * CK_TILE + i) * b->cols * CK_TILE * width * size,
+                           stride[2], stride[3], p->out + (n * t->rows * CK_TILE + i) * t->cols * CK_TILE * width * size,
                            width, 1, cols, channels_of(w, b), false);
 }
 
@@ -303,7 +271,6 @@ static void compute_unit(void *ctx, int64_t unit, ck_worker *worker)
     const ck_winograd *w = s->w;
     const block b = block_of(s, unit);
     places p;
-    grid g;
     if (!place(w, &b, ck_worker_scratch(worker), &p)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
@@ -311,11 +278,10 @@ static void compute_unit(void *ctx, int64_t unit, ck_worker *worker)
     memset(p.zeros, 0, (size_t)(p.stage - p.zeros));
     for (int64_t channel0 = 0; channel0 < w->in_channels; channel0 += w->channel_block) {
         int64_t channels = ck_min(w->channel_block, w->in_channels - channel0);
-        if (!stage(w, &b, channel0, channels, &p, &g)) {
+        if (!transform_image(w, &b, channel0, channels, &p)) {
             ck_worker_fail(worker, CK_BAD_PLAN);
             return;
         }
-        transform_image(w, &b, channels, &g, &p);
         for (int64_t e = 0; e < CK_ELEMENTS; e++) {
             if (ck_worker_stop(worker))
                 return;

@@ -9,25 +9,21 @@
 #ifndef CK_WINOGRAD_H
 #define CK_WINOGRAD_H
 
-#include "multiply.h"
-#include "patches.h"
 #include "product.h"
 #include "winograd_tiles.h"
 
 typedef struct {
     const ck_dot_kernel *product;
     const ck_winograd_kernel *kernel; /* of the same arithmetic */
-    ck_pixels pixels;                 /* the image, group 0 */
+    ck_tile_source image;             /* 6 x 6 pixels of each tile of the result */
     ck_array filter;                  /* tap row, tap column, channel in, channel out, of group 0 */
     ck_array out;                     /* group 0 */
     int64_t image_group, filter_group, out_group; /* bytes from one group to the next */
     ck_load_fn load_filter;
     ck_store_fn store;
     int64_t images, groups, in_channels, out_channels; /* channels per group */
-    int64_t height, width, out_height, out_width;
-    int64_t pad_row, pad_col; /* output pixel (i, j) meets image pixel (i - pad_row, j - pad_col) first */
-    bool image_in_place;      /* the image is plain: read where it lies, where it does not stick out */
-    bool out_in_place;        /* the result's pixels are plain */
+    int64_t out_height, out_width;
+    bool out_in_place;                         /* the result's pixels are plain */
     int64_t image_block, row_block, col_block; /* tiles of a unit; image_block > 1 only with all rows and columns */
     int64_t panel_block;                       /* panels of a unit */
     int64_t channel_block;                     /* channels in that are transformed at a time; at most CK_SUM_BLOCK */
