@@ -1,5 +1,6 @@
 #include "winograd_gradient.h"
 
+#include "panels.h"
 #include "slices.h"
 
 #include <string.h>
@@ -105,22 +106,35 @@ static bool place(const ck_winograd_gradient *g, const part *p, int64_t slice, c
            (g->slices > 1 || p->panels * panel_bytes(g) <= g->sums_bytes);
 }
 
+/* Asks for the pixels of a tile that the one to its left does not have. */
+static void expect(const ck_tile_source *source, const void *const *pixels, int64_t bytes)
+{
+    for (int64_t i = 0; i < source->reach; i++)
+        for (int64_t j = source->reach - CK_TILE; j < source->reach; j++)
+            for (int64_t at = 0; at < bytes; at += CACHE_LINE)
+                __builtin_prefetch((const char *)pixels[i * source->reach + j] + at, 0, 2);
+}
+
 /* Transforms a block of tiles of one operand; false if scratch has no room for its pixels. */
 static bool transform(const ck_winograd_gradient *g, const ck_tile_source *source, ck_winograd_pixels_fn fn,
                       const char *data, const ck_block *b, int64_t channels, const places *s, const operand *to)
 {
-    int64_t size = size_of(g);
+    int64_t size = size_of(g), tiles = b->images * b->rows * b->cols;
     ck_tile_view view;
-    char *at = to->data;
     if (!ck_view_tiles(source, data, b, channels, size, s->stage, s->end - s->stage, &view))
         return false;
-    for (int64_t n = 0; n < b->images; n++)
-        for (int64_t i = b->row0; i < b->row0 + b->rows; i++)
-            for (int64_t j = b->col0; j < b->col0 + b->cols; j++, at += to->pitch * size) {
-                const void *pixels[CK_REACHED_PIXELS];
-                ck_tile_pixels(source, &view, n, i, j, s->zeros, pixels);
-                fn(channels, pixels, at, to->step, g->kernel->lanes);
-            }
+    const void *pixels[2][CK_REACHED_PIXELS]; /* of a tile and the next */
+    ck_tile_pixels(source, &view, 0, b->row0, b->col0, s->zeros, pixels[0]);
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t next = tile + 1;
+        if (next < tiles) {
+            ck_tile_pixels(source, &view, next / (b->rows * b->cols), b->row0 + next / b->cols % b->rows,
+                           b->col0 + next % b->cols, s->zeros, pixels[next % 2]);
+            if (source->in_place)
+                expect(source, pixels[next % 2], channels * size);
+        }
+        fn(channels, pixels[tile % 2], to->data + tile * to->pitch * size, to->step, g->kernel->lanes);
+    }
     return true;
 }
 
