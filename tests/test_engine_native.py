@@ -10,7 +10,7 @@ import pytest
 MAKEFILE = Path(__file__).parent / "c" / "Makefile"
 DRIVERS = (
     "test_convert test_patches test_product test_filter_gradient test_scatter test_dot test_direct "
-    "test_direct_gradient test_depthwise test_planar test_pairs test_int8_kernels test_int8"
+    "test_direct_gradient test_depthwise test_planar test_pairs test_int8_kernels test_int8 test_winograd"
 )
 
 

@@ -185,7 +185,8 @@ def test_F09_subnormals_are_kept():
     ):
         expected = call.reference()
         assert 0 < np.abs(expected[expected != 0]).min() < np.finfo(np.float32).tiny
-        harness.assert_exact(call, [NHWC, NCHW], (FLOAT32,), expected)
+        with convkit.options(precision="high"):  # transforms round such numbers too
+            harness.assert_exact(call, [NHWC, NCHW], (FLOAT32,), expected)
 
 
 def test_F09_subnormals_among_ordinary_weights(rng):

@@ -54,6 +54,7 @@ GEOMETRIES = {
     "many filters": ((1, 5, 6, 3), (3, 3, 3, 600), {"padding": "SAME"}),
     "many images": ((70, 4, 5, 3), (3, 3, 3, 9), {"padding": "SAME"}),
     "more tiles than a block of sums": ((9, 40, 31, 3), (3, 3, 3, 5), {"padding": "SAME"}),
+    "one block of tiles, many filters": ((2, 9, 7, 160), (3, 3, 160, 200), {"padding": "SAME"}),
     "a long row": ((1, 3, 700, 2), (3, 3, 2, 3), {"padding": "SAME"}),
 }
 

@@ -36,7 +36,7 @@ cdef extern from "winograd.h" nogil:
         flag out_in_place
         int64_t image_block, row_block, col_block, panel_block, channel_block, panels_at_once
         char *packed
-        int64_t stage_bytes, image_bytes, sums_bytes, out_bytes, again_bytes
+        int64_t stage_bytes, image_bytes, sums_bytes, filter_bytes, out_bytes, again_bytes
 
     int ck_winograd_pack(const ck_winograd *, const ck_job *)
     int ck_winograd_compute(const ck_winograd *, const ck_job *)
@@ -94,7 +94,7 @@ cdef class Winograd(Run):
         w.out_in_place = spec.out_plain
         w.image_block, w.row_block, w.col_block, w.panel_block = spec.block
         w.channel_block, w.panels_at_once = spec.channel_block, spec.panels_at_once
-        w.stage_bytes, w.image_bytes, w.sums_bytes, w.out_bytes, w.again_bytes = spec.scratch
+        w.stage_bytes, w.image_bytes, w.sums_bytes, w.filter_bytes, w.out_bytes, w.again_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
 
     cdef int fill_filter(self, strides, dtype, swapped) except -1:

@@ -85,7 +85,8 @@ class Winograd(Implementation):
 
 def _copies(spec: WinogradSpec, g: ConvGeometry) -> tuple[str, ...]:
     how = "once" if spec.shared_bytes == spec.transformed_bytes else "part by part"
-    sentences = [f"filter: transformed {how}, {spec.shared_bytes} bytes"]
+    how += f", {spec.shared_bytes} bytes" if spec.shared_bytes else ""
+    sentences = [f"filter: transformed {how} ({reasons(spec.filter, spec.arithmetic, g)})"]
     if not spec.image_plain:
         sentences.append(padded_sentence(spec.image, False, g, spec.arithmetic))
     sentences.append(f"{spec.image.role}: transformed tile by tile")

@@ -14,7 +14,7 @@ from .winograd_gradient_tiles import WinogradGradientSpec
 # Sums over fewer channels do not pay for transforming the tiles, nor those over fewer tiles for transforming back.
 # Measured on an AMD EPYC 9004.
 LEAST_CHANNELS = 32
-LEAST_TILES = 64
+LEAST_TILES = 16
 
 
 @functools.lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from .winograd_tiles import ELEMENTS, REACH, TILE, step, tiled
 BLOCK_TILES = 112
 FEWER_TILES = 84
 # Channels in, and out, of a part, in bytes; each part transforms its tiles once more.  Parts are cut further, down to
-# so many channels of both kinds, to leave room for as many workers.
+# so many channels of both kinds, where there is one alone, and to leave room for as many workers.
 PART_BYTES = 512
 LEAST_PART_BYTES = 512
 WORKERS = 8
@@ -139,14 +139,28 @@ def _cut(spec: WinogradGradientSpec, columns: int) -> WinogradGradientSpec:
     most = PART_BYTES // size
     channel_block = _in_pieces(plan.cut(spec.in_channels, most), spec)
     panel_block = plan.cut(panels, max(1, most // columns))
-    parts = spec.groups * -(-spec.in_channels // channel_block) * -(-panels // panel_block)
+    spec = replace(spec, channel_block=channel_block, panel_block=panel_block)
+    parts = _parts(spec, columns)
     rows, cols = (-(-pixels // TILE) for pixels in spec.out_size)
     tiles = spec.images * rows * cols
     partial = spec.groups * panels * ELEMENTS * step(spec.in_channels * columns, size) * size
     many = min(-(-UNITS // parts), tiles // SLICE_TILES)
     few = min(-(-FEW_UNITS // parts), tiles // LEAST_SLICE_TILES)
     slices = max(1, min(max(many, few), MOST_PARTIAL_BYTES // partial))
-    return _sliced(replace(spec, channel_block=channel_block, panel_block=panel_block), slices, (rows, cols))
+    spec = _sliced(spec, slices, (rows, cols))
+    smaller = _smaller(spec, columns)
+    alone = parts * spec.slices == 1 and not _is_small(spec, columns)
+    return smaller if alone and smaller is not None else spec
+
+
+def _parts(spec: WinogradGradientSpec, columns: int) -> int:
+    panels = -(-spec.out_channels // columns)
+    return spec.groups * -(-spec.in_channels // spec.channel_block) * -(-panels // spec.panel_block)
+
+
+def _is_small(spec: WinogradGradientSpec, columns: int) -> bool:
+    """Tell whether smaller parts would transform tiles for too few products."""
+    return spec.channel_block + spec.panel_block * columns <= LEAST_PART_BYTES // plan.size_of(spec.arithmetic)
 
 
 def _sliced(spec: WinogradGradientSpec, slices: int, grid: tuple[int, int]) -> WinogradGradientSpec:
@@ -182,8 +196,7 @@ def _fit(spec: WinogradGradientSpec, columns: int, limit: int) -> WinogradGradie
     while True:
         spec = _sized(spec, columns)
         need = spec.shared_bytes + sum(spec.scratch)
-        small = spec.channel_block + spec.panel_block * columns <= LEAST_PART_BYTES // plan.size_of(spec.arithmetic)
-        if need <= limit and (small or spec.shared_bytes + sum(spec.scratch) * WORKERS <= limit):
+        if need <= limit and (_is_small(spec, columns) or spec.shared_bytes + sum(spec.scratch) * WORKERS <= limit):
             return spec
         smaller = _smaller(spec, columns)
         if smaller is None and need <= limit:
@@ -210,8 +223,7 @@ def _sized(spec: WinogradGradientSpec, columns: int) -> WinogradGradientSpec:
     """Return the plan with the bytes of its scratch: staged pixels, both transformed, and sums; and what is shared."""
     size, images, rows, cols = plan.size_of(spec.arithmetic), *spec.block
     tiles, width = images * rows * cols, spec.panel_block * columns
-    panels = -(-spec.out_channels // columns)
-    parts = spec.groups * -(-spec.in_channels // spec.channel_block) * -(-panels // spec.panel_block)
+    parts = _parts(spec, columns)
     sums = spec.panel_block * ELEMENTS * step(spec.channel_block * columns, size)
     staged = 0
     for plain, reach, channels in (

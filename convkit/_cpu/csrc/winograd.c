@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-/* Channels in of which the taps are loaded at a time, to transform them or to compute a tile again with them. */
-enum { CHANNELS_AT_ONCE = CK_SUM_BLOCK / CK_TAPS };
+/* Channels in of which the taps are loaded at a time to compute a tile again with them; those of a chunk of transforming
+ * the filter, and its panels: neighbours, of which one's rows follow the other's in memory. */
+enum { CHANNELS_AT_ONCE = CK_SUM_BLOCK / CK_TAPS, PACK_CHANNELS = 16, PACK_PANELS = 8 };
 
 typedef struct {
     ck_block tiles;
@@ -42,7 +43,7 @@ static void cut(int64_t *unit, int64_t total, int64_t size, int64_t *start, int6
 
 static int64_t packs_of(const pass *s)
 {
-    return s->w->groups * s->panels * ck_ceil_div(s->w->in_channels, CHANNELS_AT_ONCE);
+    return s->w->groups * ck_ceil_div(s->panels, PACK_PANELS) * ck_ceil_div(s->w->in_channels, PACK_CHANNELS);
 }
 
 /* All taps of a panel's filters for some channels in, each tap as rows of a panel. */
@@ -59,22 +60,32 @@ static void load_taps(const ck_winograd *w, int64_t group, int64_t panel, int64_
                       from + tap / 3 * stride[0] + tap % 3 * stride[1], stride[2], stride[3], channels, count);
 }
 
+/* Transforms a panel's filters for some channels in; `taps` has room for those of PACK_CHANNELS of them. */
+static void transform_filter(const ck_winograd *w, int64_t group, int64_t panel, int64_t channel0, int64_t channels,
+                             char *taps, char *to, int64_t step)
+{
+    int64_t size = size_of(w), columns = w->product->columns;
+    for (int64_t c = 0, count; c < channels; c += count) {
+        count = ck_min(PACK_CHANNELS, channels - c);
+        load_taps(w, group, panel, channel0 + c, count, taps);
+        w->kernel->filter(count * columns, taps, count * columns, to + c * columns * size, step);
+    }
+}
+
 static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const pass *s = ctx;
     const ck_winograd *w = s->w;
-    int64_t size = size_of(w), columns = w->product->columns, channel0, channels, panel, one;
-    char *taps = ck_worker_scratch(worker);
-    cut(&unit, w->in_channels, CHANNELS_AT_ONCE, &channel0, &channels);
-    cut(&unit, s->panels, 1, &panel, &one);
-    panel += s->panel0;
+    int64_t size = size_of(w), columns = w->product->columns, channel0, channels, first, panels;
+    cut(&unit, w->in_channels, PACK_CHANNELS, &channel0, &channels);
+    cut(&unit, s->panels, PACK_PANELS, &first, &panels);
     if (CK_TAPS * channels * columns * size > w->again_bytes) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
-    load_taps(w, unit, panel, channel0, channels, taps);
-    w->kernel->filter(channels * columns, taps, channels * columns,
-                      filter_at(s, unit, panel, 0) + channel0 * columns * size, filter_step(w));
+    for (int64_t panel = s->panel0 + first; panel < s->panel0 + first + panels; panel++)
+        transform_filter(w, unit, panel, channel0, channels, ck_worker_scratch(worker),
+                         filter_at(s, unit, panel, 0) + channel0 * columns * size, filter_step(w));
 }
 
 static int64_t units_of(const pass *s)
@@ -99,8 +110,8 @@ static block block_of(const pass *s, int64_t unit)
 
 /* Where a block's numbers are kept, and the distances between them in numbers. */
 typedef struct {
-    char *zeros, *stage, *image, *sums, *out, *again;
-    int64_t tiles, image_pitch, image_step, sums_pitch, sums_step;
+    char *zeros, *stage, *image, *sums, *filter, *out, *again;
+    int64_t tiles, image_pitch, image_step, sums_pitch, sums_step, filter_step;
 } places;
 
 static bool place(const ck_winograd *w, const block *b, char *scratch, places *p)
@@ -115,14 +126,16 @@ static bool place(const ck_winograd *w, const block *b, char *scratch, places *p
     p->stage = p->zeros + ck_winograd_step(channels, size) * size;
     p->image = scratch + w->stage_bytes;
     p->sums = p->image + w->image_bytes;
-    p->out = p->sums + w->sums_bytes;
+    p->filter = p->sums + w->sums_bytes;
+    p->filter_step = ck_winograd_step(channels * w->product->columns, size);
+    p->out = p->filter + w->filter_bytes;
     p->again = p->out + w->out_bytes;
     int64_t out = p->tiles * CK_TILE_PIXELS * b->panels * w->product->columns * size;
     int64_t again = ck_min(CHANNELS_AT_ONCE, w->in_channels) * (CK_REACHED_PIXELS + CK_TAPS * w->product->columns) +
                     CK_TILE_PIXELS * w->product->columns;
     return w->channel_block <= CK_SUM_BLOCK && p->stage <= p->image &&
            CK_ELEMENTS * p->image_step * size <= w->image_bytes && CK_ELEMENTS * p->sums_step * size <= w->sums_bytes &&
-           (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
+           (w->packed || CK_ELEMENTS * p->filter_step * size <= w->filter_bytes) && (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
 }
 
 /* One tile: its place in the block, and its first output pixel. */
@@ -156,22 +169,38 @@ static bool transform_image(const ck_winograd *w, const block *b, int64_t channe
     return true;
 }
 
-/* All products of one element. */
-static void multiply(const pass *s, const block *b, int64_t e, int64_t channel0, int64_t channels, const places *p)
+/* The products of one element with one panel of the transformed filter. */
+static void multiply(const ck_winograd *w, int64_t e, int64_t panel, const char *filter, int64_t channels, bool add,
+                     const places *p)
 {
-    const ck_winograd *w = s->w;
-    int64_t size = size_of(w), columns = w->product->columns;
-    int64_t strips = ck_ceil_div(p->tiles, w->product->rows);
+    int64_t size = size_of(w), columns = w->product->columns, strips = ck_ceil_div(p->tiles, w->product->rows);
     const ck_segment all = {0, 0, channels};
-    for (int64_t panel = 0; panel < b->panels; panel++) {
-        const char *filter = filter_at(s, b->group, b->panel0 + panel, e) + channel0 * columns * size;
-        for (int64_t strip = 0, at = 0, rows; strip < strips; strip++, at += rows) {
-            rows = ck_ceil_div(p->tiles - at, strips - strip);
-            w->product->across(rows, p->image + (e * p->image_step + at * p->image_pitch) * size, p->image_pitch, filter,
-                               columns, &all, 1,
-                               p->sums + (e * p->sums_step + at * p->sums_pitch + panel * columns) * size,
-                               p->sums_pitch, channel0 > 0);
-        }
+    for (int64_t strip = 0, at = 0, rows; strip < strips; strip++, at += rows) {
+        rows = ck_ceil_div(p->tiles - at, strips - strip);
+        w->product->across(rows, p->image + (e * p->image_step + at * p->image_pitch) * size, p->image_pitch, filter,
+                           columns, &all, 1,
+                           p->sums + (e * p->sums_step + at * p->sums_pitch + panel * columns) * size, p->sums_pitch, add);
+    }
+}
+
+/* All products with what is transformed already, element by element, so that the tiles' part of it stays in a cache. */
+static void multiply_packed(const pass *s, const block *b, int64_t channel0, int64_t channels, const places *p,
+                            ck_worker *worker)
+{
+    int64_t offset = channel0 * s->w->product->columns * size_of(s->w);
+    for (int64_t e = 0; e < CK_ELEMENTS && !ck_worker_stop(worker); e++)
+        for (int64_t panel = 0; panel < b->panels; panel++)
+            multiply(s->w, e, panel, filter_at(s, b->group, b->panel0 + panel, e) + offset, channels, channel0 > 0, p);
+}
+
+/* All products, panel by panel, each of which is transformed for this block alone. */
+static void multiply_alone(const ck_winograd *w, const block *b, int64_t channel0, int64_t channels, const places *p,
+                           ck_worker *worker)
+{
+    for (int64_t panel = 0; panel < b->panels && !ck_worker_stop(worker); panel++) {
+        transform_filter(w, b->group, b->panel0 + panel, channel0, channels, p->again, p->filter, p->filter_step);
+        for (int64_t e = 0; e < CK_ELEMENTS; e++)
+            multiply(w, e, panel, p->filter + e * p->filter_step * size_of(w), channels, channel0 > 0, p);
     }
 }
 
@@ -282,11 +311,12 @@ static void compute_unit(void *ctx, int64_t unit, ck_worker *worker)
             ck_worker_fail(worker, CK_BAD_PLAN);
             return;
         }
-        for (int64_t e = 0; e < CK_ELEMENTS; e++) {
-            if (ck_worker_stop(worker))
-                return;
-            multiply(s, &b, e, channel0, channels, &p);
-        }
+        if (w->packed)
+            multiply_packed(s, &b, channel0, channels, &p, worker);
+        else
+            multiply_alone(w, &b, channel0, channels, &p, worker);
+        if (ck_worker_stop(worker))
+            return;
     }
     transform_sums(w, &b, &p);
     if (!w->out_in_place)
@@ -312,7 +342,7 @@ static int compute(const pass *s, const ck_job *limits)
 {
     const ck_winograd *w = s->w;
     return run_job(s, limits, compute_unit, units_of(s),
-                   w->stage_bytes + w->image_bytes + w->sums_bytes + w->out_bytes + w->again_bytes);
+                   w->stage_bytes + w->image_bytes + w->sums_bytes + w->filter_bytes + w->out_bytes + w->again_bytes);
 }
 
 int ck_winograd_pack(const ck_winograd *w, const ck_job *limits)
@@ -329,8 +359,8 @@ int ck_winograd_compute(const ck_winograd *w, const ck_job *limits)
 
 int ck_winograd_run(const ck_winograd *w, const ck_job *limits)
 {
-    int code = CK_OK;
-    for (int64_t panel = 0; code == CK_OK && panel < panels_of(w); panel += w->panels_at_once) {
+    int code = w->packed ? CK_OK : ck_winograd_compute(w, limits);
+    for (int64_t panel = 0; w->packed && code == CK_OK && panel < panels_of(w); panel += w->panels_at_once) {
         const pass some = {w, panel, ck_min(w->panels_at_once, panels_of(w) - panel)};
         code = pack(&some, limits);
         if (code == CK_OK)

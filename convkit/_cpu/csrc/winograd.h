@@ -2,7 +2,8 @@
  * the filter turned around and its channels exchanged.
  *
  * A unit is a block of tiles x some panels of channels out.  For a block of channels in at a time it transforms the tiles'
- * pixels, and multiplies each of the 36 elements with the transformed filter; the sums are transformed back.  A tile that
+ * pixels, and multiplies each of the 36 elements with the transformed filter; the sums are transformed back.  The filter is
+ * transformed once for all units, or where there is one block of tiles only, by each unit as it needs it.  A tile that
  * is not finite then is computed again, tap by tap: transforming mixes the pixels of a tile, so that an infinity, or an
  * overflow on the way, would reach outputs whose window does not hold it.
  */
@@ -28,14 +29,17 @@ typedef struct {
     int64_t panel_block;                       /* panels of a unit */
     int64_t channel_block;                     /* channels in that are transformed at a time; at most CK_SUM_BLOCK */
     int64_t panels_at_once;                    /* panels of the filter that are transformed before units run */
-    char *packed; /* [group][panel of those at once][element][channel in][product->columns], ck_winograd_step apart */
+    char *packed; /* [group][panel of those at once][element][channel in][product->columns], elements ck_winograd_step apart;
+                   * NULL: each unit transforms what it needs of the filter */
     int64_t stage_bytes; /* parts of a participant's scratch: a pixel of zeros and those of the image, */
     int64_t image_bytes, sums_bytes; /* both transformed, */
+    int64_t filter_bytes;            /* a block of channels of a panel, transformed, unless `packed`, */
     int64_t out_bytes;               /* the result, */
     int64_t again_bytes;             /* taps before they are transformed, and what computing a tile again takes */
 } ck_winograd;
 
-/* Transforms the filter, all panels of it, into `packed`; computes with what is there; both, some panels at a time. */
+/* Transforms the filter, all panels of it, into `packed`; computes with what is there, or alone; both, some panels at a
+ * time. */
 int ck_winograd_pack(const ck_winograd *winograd, const ck_job *limits);
 int ck_winograd_compute(const ck_winograd *winograd, const ck_job *limits);
 int ck_winograd_run(const ck_winograd *winograd, const ck_job *limits);
