@@ -115,10 +115,14 @@ TRANSFORMING = "winograd"
 
 
 def families(op: str, *arguments, **keywords) -> list[str]:
-    """Return ``"auto"`` and each family that sums products and that the registry offers without an objection."""
+    """Return each family that sums products and that the registry offers without an objection.
+
+    And ``"auto"`` before them, if it stands for one of them.
+    """
     explanation = convkit.explain(op, *arguments, **keywords)
     able = (name.split(":")[1].split("_")[0] for name, objection in explanation.candidates if objection is None)
-    return ["auto", *(family for family in dict.fromkeys(able) if family != TRANSFORMING)]
+    auto = [] if TRANSFORMING in explanation.implementation else ["auto"]
+    return [*auto, *(family for family in dict.fromkeys(able) if family != TRANSFORMING)]
 
 
 def each_family(call: Call, layout: Layout, *dtypes: np.dtype, **keywords) -> Iterator[tuple[str, np.ndarray]]:

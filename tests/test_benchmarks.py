@@ -92,14 +92,15 @@ def test_selection_times_every_family_that_can_serve():
     found = re.findall(r"^(\d\.\d\d)  (\w+) selected, (\w+) is best  (\w+) n1 h9", output, re.M)
     assert [op for *_, op in found] == list(OPS)
     for ratio, selected, best, _ in found:
-        assert 0 < float(ratio) <= 1 and {selected, best} <= {"direct", "im2col", "fft"}
+        assert 0 < float(ratio) <= 1 and {selected, best} <= {"winograd", "direct", "im2col", "fft"}
         assert selected != best or float(ratio) == 1.0
     assert "3 problems, " in output and "[3/3]" in errors
 
 
 def test_selection_names_a_family_that_should_have_been_selected(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "from convkit._cpu.families import Direct\nDirect.reluctance = lambda *a: 'a test says so'\n"
+        "from convkit._cpu.families import Direct\nfrom convkit._cpu.winograd import Winograd\n"
+        "Direct.reluctance = Winograd.reluctance = lambda *a: 'a test says so'\n"
     )
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
     line = "conv2d n1 h28 w28 c64 k64 r3 s1 SAME NHWC float32"

@@ -75,6 +75,7 @@ def test_G01_multiprocessing_with_the_fork_method():
         import numpy as np
         import convkit
 
+        convkit.set_options(precision="high")
         x, w = np.ones((4, 20, 20, 8), np.float32), np.ones((3, 3, 8, 8), np.float32)
 
         def task(number):
@@ -201,6 +202,7 @@ def test_G05_a_pool_of_eight_with_four_threads_each(rng):
 
 
 CALL = """
+convkit.set_options(precision="high")
 x, w = np.ones((2, 20, 20, 8), np.float32), np.ones((3, 3, 8, 8), np.float32)
 y = convkit.conv2d(x, w, num_threads=4)
 dw = convkit.conv2d_backprop_filter(x, w.shape, y, num_threads=4)

@@ -327,7 +327,7 @@ class Im2col(Implementation):
         return EnginePlan(spec, problem, engine, _copies(spec, problem.geometry), blas.hold())
 
 
-def _direct_arithmetic(problem: Problem, machine: Machine) -> str:
+def direct_arithmetic(problem: Problem, machine: Machine) -> str:
     """Return the numbers that are multiplied: bfloat16 in pairs where the CPU can, else the dtype of the sums.
 
     Pairs of channels, or of pixels in a filter gradient, are of no use where there is only one.
@@ -348,7 +348,7 @@ def _direct_arithmetic(problem: Problem, machine: Machine) -> str:
 def _direct_spec(problem: Problem, machine: Machine) -> direct.DirectSpec | direct_gradient.DirectGradientSpec:
     """Return the direct engine's specification for a problem, or raise WorkspaceError."""
     g, (first, second), limit = problem.geometry, problem.operands, limit_of(problem)
-    arithmetic = _direct_arithmetic(problem, machine)
+    arithmetic = direct_arithmetic(problem, machine)
     if problem.op == "conv2d":
         return direct.forward_spec(g, first, second, problem.out, arithmetic, limit, machine)
     if problem.op == "conv2d_backprop_filter":

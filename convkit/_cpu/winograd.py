@@ -8,14 +8,27 @@ from typing import Any
 from .._geometry import ConvGeometry
 from .._registry import Implementation, Plan, Problem
 from . import _engine, blas, winograd_gradient, winograd_tiles
-from .families import DirectPlan, EmptyPlan, EnginePlan, limit_of, padded_sentence, planning_objection, reasons
+from .families import (
+    DirectPlan,
+    EmptyPlan,
+    EnginePlan,
+    direct_arithmetic,
+    limit_of,
+    padded_sentence,
+    planning_objection,
+    reasons,
+)
 from .machine import Machine
-from .winograd_tiles import WinogradSpec
+from .winograd_tiles import TILE, WinogradSpec
 
-# Products of fewer channels do not pay for the transforms, nor those of fewer pixels for transforming the filter.
-# Measured on an AMD EPYC 9004.
-LEAST_CHANNELS = 32
-LEAST_PIXELS = 16 * 28
+# With fewer channels on either side transforms take longer than they save.  Of fewer pixels, transforming the filter or
+# the sums back does; of pixels that fill too little of their tiles, too many products are of zeros.  Dot products of
+# bfloat16 pairs multiply twice as much in the same time.  A filter gradient that takes some microseconds is left as
+# exact as it can be.  Measured on an AMD EPYC 9004: docs/decisions/0013.
+LEAST_CHANNELS = 8
+LEAST_PIXELS, LEAST_GRADIENT_PIXELS, LEAST_PIXELS_OF_PAIRS = 49, 98, 144
+MOST_WASTE, MOST_WASTE_OF_PAIRS = 2.6, 1.25
+LEAST_GRADIENT_FLOPS = 2_000_000
 
 
 @functools.lru_cache(maxsize=256)
@@ -60,8 +73,6 @@ class Winograd(Implementation):
         return planning_objection(problem, lambda: _spec(problem, machine))
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
-        if problem.op == "conv2d_backprop_filter":
-            return winograd_gradient.reluctance(problem)
         g = problem.geometry
         if problem.empty:
             return None
@@ -70,8 +81,15 @@ class Winograd(Implementation):
             return f"a group has {few} channels on one side, too few to pay for transforming them"
         out = g.in_size if problem.op == "conv2d_backprop_input" else g.out_size
         pixels = g.batch * out[0] * out[1]
-        if pixels < LEAST_PIXELS:
-            return f"the result has {pixels} pixels, too few to pay for transforming the filter"
+        in_tiles = g.batch * TILE * TILE * -(-out[0] // TILE) * -(-out[1] // TILE)
+        pairs = direct_arithmetic(problem, machine) == "bfloat16"
+        least = LEAST_GRADIENT_PIXELS if problem.op == "conv2d_backprop_filter" else LEAST_PIXELS
+        if pixels < (LEAST_PIXELS_OF_PAIRS if pairs else least):
+            return f"there are {pixels} pixels, too few to pay for transforming what all of them share"
+        if problem.op == "conv2d_backprop_filter" and g.flops < LEAST_GRADIENT_FLOPS:
+            return f"the call has {g.flops} multiplications and additions only, too few to be worth larger roundings"
+        if in_tiles > (MOST_WASTE_OF_PAIRS if pairs else MOST_WASTE) * pixels:
+            return f"its tiles of {TILE}x{TILE} have room for {in_tiles} pixels, and there are {pixels}"
         return None
 
     def plan(self, problem: Problem, machine: Any) -> Plan:

@@ -11,11 +11,6 @@ from .families import EmptyPlan, EnginePlan, limit_of, padded_sentence, planning
 from .machine import Machine
 from .winograd_gradient_tiles import WinogradGradientSpec
 
-# Sums over fewer channels do not pay for transforming the tiles, nor those over fewer tiles for transforming back.
-# Measured on an AMD EPYC 9004.
-LEAST_CHANNELS = 32
-LEAST_TILES = 16
-
 
 @functools.lru_cache(maxsize=256)
 def spec_of(problem: Problem, machine: Machine) -> WinogradGradientSpec:
@@ -29,20 +24,6 @@ def spec_of(problem: Problem, machine: Machine) -> WinogradGradientSpec:
 def objection(problem: Problem, machine: Machine) -> str | None:
     """Return why a filter gradient of 3x3 taps cannot be planned, or None."""
     return planning_objection(problem, lambda: spec_of(problem, machine))
-
-
-def reluctance(problem: Problem) -> str | None:
-    """Return why another family is likely to be faster, or None."""
-    g = problem.geometry
-    if problem.empty:
-        return None
-    few = min(g.group_in, g.group_out)
-    if few < LEAST_CHANNELS:
-        return f"a group has {few} channels on one side, too few to pay for transforming them"
-    tiles = winograd_gradient_tiles.count_tiles(g)
-    if tiles < LEAST_TILES:
-        return f"the sums are over {tiles} tiles, too few to pay for transforming them back"
-    return None
 
 
 def plan(problem: Problem, machine: Machine) -> Plan:

@@ -181,11 +181,6 @@ def _blocks(images: int, grid: tuple[int, int], block: tuple[int, int, int]) -> 
     return -(-images // block[0]) * -(-grid[0] // block[1]) * -(-grid[1] // block[2])
 
 
-def count_tiles(g: ConvGeometry) -> int:
-    """Return the tiles of all images."""
-    return g.batch * -(-g.out_size[0] // TILE) * -(-g.out_size[1] // TILE)
-
-
 def _in_pieces(channels: int, spec: WinogradGradientSpec) -> int:
     """Return a number of channels rounded up to whole pieces, or to all of them."""
     return min(spec.in_channels, -(-channels // spec.piece_block) * spec.piece_block)
