@@ -2,14 +2,18 @@
 
 import os
 import platform
+import tempfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_clib import build_clib
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 CSRC = Path("convkit/_cpu/csrc")
 HEADERS = sorted(str(path) for pattern in ("*.h", "*.inc") for path in CSRC.glob(pattern))
@@ -32,10 +36,13 @@ CORE = ["isa.c", "pool.c", "scratch.c", "convert.c", "patches.c", "product.c", "
 DIRECT = ["padded.c", "pairs.c", "panels.c", "direct.c", "strips.c", "direct_gradient.c", "kernels.c"]
 INT8 = ["int8.c", "int8_image.c", "int8_pack.c", "int8_kernels.c"]
 DEPTHWISE = ["depthwise.c", "depthwise_gradient.c", "depthwise_kernels.c"]
+FUSED = ["float_epilogue.c"]
 PLANAR = ["planar.c", "planar_gradient.c", "planar_inner.c", "planar_kernels.c", "planar_stage.c"]
 WINOGRAD = ["winograd.c", "winograd_gradient.c", "winograd_kernels.c", "winograd_tiles.c"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-SOURCES = CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + WINOGRAD
+# Levels of which nothing builds on: the package does without where the compiler is too old for them.
+OPTIONAL_LEVELS = {"avx2vnni", "avx512bf16"}
+SOURCES = CORE + DIRECT + DEPTHWISE + PLANAR + INT8 + FUSED + WINOGRAD
 # One library per ISA level: only code that runs after the CPU was asked may be compiled with that level's flags.
 LEVELS = {"generic": []}
 if X86:
@@ -49,10 +56,34 @@ LIBRARIES = [library("convkit_core", SOURCES, ["-DCK_WITH_X86"] if X86 else [])]
 ]
 
 
+def knows_flags(compiler: Any, flags: list[str]) -> bool:
+    """Tell whether the compiler takes these flags."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text("int nothing;\n")
+        try:
+            compiler.compile([str(source)], output_dir=folder, extra_postargs=[*flags, "-Werror"])
+        except CompileError:
+            return False
+    return True
+
+
 class BuildLibrariesInParallel(build_clib):
-    """The sources of a level take a minute of one core and depend on no other."""
+    """The sources of a level take a minute of one core and depend on no other.
+
+    A level that the compiler does not know is left out: ``-mavxvnni`` came with gcc 11 and clang 12.
+    """
+
+    def leave_out(self, libraries: list[tuple[str, dict]]) -> None:
+        """Drop the libraries of unknown levels, and tell the core."""
+        for level in OPTIONAL_LEVELS & LEVELS.keys():
+            if not knows_flags(self.compiler, LEVELS[level]):
+                warnings.warn(f"{LEVELS[level][-1]} is unknown to the compiler: no level {level}", stacklevel=2)
+                libraries[:] = [(name, build) for name, build in libraries if name != f"convkit_{level}"]
+                dict(libraries)["convkit_core"]["cflags"].append(f"-DCK_WITHOUT_{level.upper()}")
 
     def build_libraries(self, libraries: list[tuple[str, dict]]) -> None:
+        self.leave_out(libraries)
         compile_all = self.compiler.compile
 
         def compile_each(sources: list[str], **keywords: object) -> None:
@@ -84,7 +115,7 @@ def extension(module: str, include_dirs: list[str], depends: list[str]) -> Exten
     )
 
 
-PARTS = [f"convkit/_cpu/_{part}.pxi" for part in ("int8", "winograd", "winograd_gradient")]
+PARTS = sorted(map(str, Path("convkit/_cpu").glob("*.pxi")))
 EXTENSIONS = [
     extension("convkit._cpu._engine", [str(CSRC)], [*map(str, sorted(CSRC.iterdir())), *PARTS]),
     extension("convkit._repeated", [], []),

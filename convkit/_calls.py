@@ -49,6 +49,9 @@ IN_ORDER = (0, 1, 2, 3)
 
 # Results below this size are allocated without asking how much memory there is, which takes some microseconds.
 LARGE_BYTES = 16 * 2**20
+# Results of at least so many bytes begin with a line of the cache, so that their vectors can be stored past the caches,
+# which takes some microseconds.
+ALIGNED_BYTES, ALIGNMENT = 4 * 2**20, 64
 
 
 class PerformanceWarning(UserWarning):
@@ -249,7 +252,7 @@ def prepare_cached(
             call = _of_five_axes(op, forms, None, plain, out_form, accumulate, *given[-2:])
         simple = not (call.nothing_to_sum or call.slow or call.taps)
         start = call.plan.start() if simple else None
-        _repeats.keep(given, *forms, out_form, accumulate, packed_at, call, start, is_small(call.shape, call.dtype))
+        _repeats.keep(given, *forms, out_form, accumulate, packed_at, call, start, is_plain(call.shape, call.dtype))
     return call
 
 
@@ -364,6 +367,11 @@ def is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return math.prod(shape) * dtype.itemsize <= LARGE_BYTES
 
 
+def is_plain(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Tell whether a result may begin anywhere in memory."""
+    return math.prod(shape) * dtype.itemsize < ALIGNED_BYTES
+
+
 def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, or raise WorkspaceError if the memory there is cannot hold it."""
     need = math.prod(shape) * dtype.itemsize
@@ -375,6 +383,10 @@ def allocate(op: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
                 "bytes of memory are available"
             )
     try:
-        return np.empty(shape, dtype)
+        if is_plain(shape, dtype):
+            return np.empty(shape, dtype)
+        memory = np.empty(need + ALIGNMENT, np.uint8)
+        first = -memory.ctypes.data % ALIGNMENT
+        return memory[first : first + need].view(dtype).reshape(shape)
     except (MemoryError, ValueError):
         raise WorkspaceError(f"{op}: the result's {need} bytes, shape {shape}, cannot be allocated") from None

@@ -32,11 +32,13 @@ from ._calls import (
     Call,
     PerformanceWarning,
     Settings,
+    _repeats,
     allocate,
     axes_of,
     check_algorithm,
     check_format,
     check_packed,
+    is_small,
     logger,
     with_taps,
 )
@@ -51,7 +53,8 @@ from ._int8 import check_terms
 from ._keys import plain_settings
 from ._options import Options, current
 from ._packed import PackedFilter
-from ._registry import FusedPlan, Problem, choose
+from ._registry import FusedPlan, FusedStart, Problem, choose
+from ._repeated import frozen
 
 OP = "fused_conv2d"
 # What a bias may be where it is not of the filter's dtype alone.
@@ -87,10 +90,11 @@ class Static(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FusedCall:
-    """A prepared call, and the dtype that its epilogue computes with."""
+    """A prepared call, the dtype that its epilogue computes with, and how it starts when it is repeated, if at all."""
 
     call: Call
     computed: np.dtype[Any]
+    start: FusedStart | None
 
 
 FLOAT32, FLOAT64, INT32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
@@ -273,7 +277,11 @@ def prepare_fused(
         slow=choice.by_default and choice.chosen.family == "reference" and not problem.empty,
         transposed=any(order != IN_ORDER for order in axes),
     )
-    return FusedCall(call, _computed(forms[1][2]))
+    plan = call.plan
+    start = None
+    if isinstance(plan, FusedPlan) and not (call.nothing_to_sum or call.slow or taps):
+        start = plan.start_fused()
+    return FusedCall(call, _computed(forms[1][2]), start)
 
 
 def _check_epilogue(
@@ -305,6 +313,7 @@ def _check_epilogue(
     )
 
 
+repeat_fused = _repeats.serve_fused
 _prepared = lru_cache(maxsize=1024)(prepare_fused)
 
 
@@ -403,8 +412,16 @@ def execute_fused(
     options = current()
     threads = resolve(OP, num_threads, options)
     out_form = None if result is None else form_of(result)
-    prepared = prepare_fused_cached((form_of(x), form_of(w)), static, settings, out_form, options)
+    # What is prepared and what it is kept under are the same copies: another thread may change a list or an array.
+    forms, settings = (form_of(x), form_of(w)), Settings(*frozen(settings))
+    prepared = prepare_fused_cached(forms, static, settings, out_form, options)
     call = prepared.call
+    if prepared.start is not None:
+        kind = None if packed is None else packed.kind
+        epilogue = given.activation, given.input_zero_point, given.output_zero_point
+        key = (*settings, *epilogue, kind, options.workspace_limit, options.precision)
+        fresh, start = is_small(call.shape, call.dtype), prepared.start
+        _repeats.keep_fused(key, *forms, out_form, static, packed is not None, call, start, fresh)
     if result is None:
         result = allocate(OP, call.shape, call.dtype)
     if call.slow:

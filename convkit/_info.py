@@ -21,16 +21,18 @@ def cpu_info() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``model``: the processor's name; ``isa``: the instruction-set levels that are usable, lowest first; ``caches``:
-        (level, type, bytes, CPUs that share it) of each; ``llc_bytes``, ``llc_cores``, ``l2_bytes``: the sizes
-        that shards are cut by, from sysfs or documented defaults; ``affinity``: CPUs the process may run on;
-        ``cgroup_cpus``: the container's quota or None; ``num_threads``: threads that a call without settings uses;
-        ``available_memory``: bytes that can still be had, or None where nothing tells.
+        ``model``: the processor's name; ``isa``: the instruction-set levels that are usable, lowest first;
+        ``isa_not_built``: those that the compiler of this build did not know; ``caches``: (level, type, bytes, CPUs
+        that share it) of each; ``llc_bytes``, ``llc_cores``, ``l2_bytes``: the sizes that shards are cut by, from sysfs
+        or documented defaults; ``affinity``: CPUs the process may run on; ``cgroup_cpus``: the container's quota or
+        None; ``num_threads``: threads that a call without settings uses; ``available_memory``: bytes that can still
+        be had, or None where nothing tells.
     """
     found = machine.this_machine()
     return {
         "model": machine.model_name(),
         "isa": isa.levels(found.isa),
+        "isa_not_built": tuple(level for level in _engine.ISA_LEVELS if level not in _engine.ISA_BUILT),
         "caches": machine.caches(),
         "llc_bytes": found.llc_bytes,
         "llc_cores": found.llc_cores,

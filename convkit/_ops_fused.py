@@ -13,7 +13,7 @@ from ._arguments import PaddingLike, StridesLike
 from ._calls import Settings
 from ._errors import ArgumentTypeError
 from ._foreign import MISSING, check_names, public_signature
-from ._fused import Given, execute_fused
+from ._fused import Given, execute_fused, repeat_fused
 from ._ops import CudaArray
 
 _Cuda = TypeVar("_Cuda", bound=CudaArray)
@@ -199,6 +199,14 @@ def fused_conv2d(
     >>> convkit.fused_conv2d(x, w, bias, conv_scale=0.125, activation="relu")
     array([[[[27,  0]]]], dtype=int8)
     """
+    if not (foreign or more):
+        result = repeat_fused(
+            input, filter, bias, side_input, conv_scale, side_scale, activation, alpha, input_zero_point,
+            output_zero_point, strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm,
+            out, num_threads,
+        )  # fmt: skip
+        if result is not None:
+            return result
     if foreign or more or filter is MISSING:
         given = {"input": input, "filter": filter}
         if more:

@@ -70,6 +70,16 @@ class Start(NamedTuple):
     pixels_second: bool
 
 
+class FusedStart(NamedTuple):
+    """The same of a fused convolution: ``run`` takes the side input or None and the terms, too."""
+
+    # Takes the image, the filter, the side input, the terms, the result, and the limits of threads and of workers.
+    run: Callable[[Any, Any, Any, Terms, Any, int, int], None]
+    run_packed: Callable[[Any, Any, Any, Terms, Any, int, int], None]
+    pack_for: Any
+    most_workers: int
+
+
 class Plan(ABC):
     """How one implementation will carry out one problem; depends on nothing but the problem and the machine."""
 
@@ -102,6 +112,10 @@ class FusedPlan(Plan):
     def run(self, operands: Sequence[Any], out: Any, threads: int) -> None:
         """Refuse: the terms of the epilogue are missing."""
         raise TypeError("a fused convolution runs by run_fused")
+
+    def start_fused(self) -> FusedStart | None:
+        """Return how to start from addresses and terms alone, or None if the plan looks at its arrays."""
+        return None
 
     @abstractmethod
     def run_fused(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:

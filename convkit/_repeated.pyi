@@ -1,7 +1,7 @@
 from typing import Any
 
 from ._arrays import Form
-from ._registry import Start
+from ._registry import FusedStart, Start
 
 def frozen(value: Any, depth: int = ...) -> Any: ...
 
@@ -42,5 +42,41 @@ class Repeats:
         out: Any,
         num_threads: Any,
         accumulate: Any,
+        /,
+    ) -> Any: ...
+    def keep_fused(
+        self,
+        given: tuple[Any, ...],
+        first: Form,
+        second: Form,
+        out: Form | None,
+        static: Any,
+        packed: bool,
+        call: Any,
+        start: FusedStart,
+        allocates: bool,
+    ) -> None: ...
+    def serve_fused(
+        self,
+        image: Any,
+        weights: Any,
+        bias: Any,
+        side: Any,
+        conv_scale: Any,
+        side_scale: Any,
+        activation: Any,
+        alpha: Any,
+        input_zero_point: Any,
+        output_zero_point: Any,
+        strides: Any,
+        padding: Any,
+        dilations: Any,
+        groups: Any,
+        data_format: Any,
+        filter_format: Any,
+        out_dtype: Any,
+        algorithm: Any,
+        out: Any,
+        num_threads: Any,
         /,
     ) -> Any: ...

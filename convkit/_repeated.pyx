@@ -13,10 +13,13 @@ from libc.string cimport memcmp, memset
 import numpy as np
 
 from ._cpu.threads import resolve
+from ._epilogue import Terms
 from ._options import MAX_THREADS, current
 from ._packed import PackedFilter
 
 cnp.import_array()
+
+FUSED = "fused_conv2d"
 
 
 cdef extern from "numpy/arrayobject.h":
@@ -26,7 +29,7 @@ cdef extern from "numpy/arrayobject.h":
 cdef enum:
     AXES = 4
     FORM_WORDS = 2 + 2 * AXES
-    RAW_WORDS = 3 * FORM_WORDS + 2
+    RAW_WORDS = 4 * FORM_WORDS + 7
     # Of the longest argument that is looked up.
     MOST_ITEMS = 8
     # A padding holds pairs of numbers.
@@ -45,6 +48,11 @@ cdef struct Raw:
     Form first, second, out
     int64_t accumulate
     int64_t packed_at  # 1 or 2 where the first or second operand is a packed filter, else 0
+    # Of fused convolutions, else zeros.
+    Form side
+    int64_t reads_side, onto_side
+    int64_t scales  # how many there are; 0 where it is a plain number
+    int64_t bias_type, biases  # as `Form.type` without a byte order, and how many
 
 
 cdef bint describe(Form *form, object value) noexcept:
@@ -88,6 +96,17 @@ cdef bint describe_all(Raw *raw, object first, object second, object out, object
         and describe(&raw.second, second)
         and (out is None or describe(&raw.out, out))
     )
+
+
+cdef bint describe_numbers(int64_t *count, object value) noexcept:
+    """Take the length of a plain vector that the engine can read as it is."""
+    if not cnp.PyArray_CheckExact(value):
+        return False
+    array = <cnp.ndarray>value
+    if cnp.PyArray_NDIM(array) != 1 or not cnp.PyArray_ISCARRAY_RO(array):
+        return False
+    count[0] = cnp.PyArray_DIM(array, 0)
+    return True
 
 
 cdef inline uint64_t mix(uint64_t hashed, uint64_t value) noexcept nogil:
@@ -182,7 +201,7 @@ cdef bint find_extent(cnp.ndarray array, uintptr_t *low, uintptr_t *high) noexce
     cdef int64_t reach
     low[0] = high[0] = <uintptr_t>cnp.PyArray_DATA(array)
     high[0] += cnp.PyArray_ITEMSIZE(array) - 1
-    for axis in range(AXES):
+    for axis in range(cnp.PyArray_NDIM(array)):
         if cnp.PyArray_DIM(array, axis) == 0:
             return False
         reach = (cnp.PyArray_DIM(array, axis) - 1) * cnp.PyArray_STRIDE(array, axis)
@@ -201,6 +220,19 @@ cdef bint are_apart(cnp.ndarray a, cnp.ndarray b) noexcept:
     return high_a < low_b or high_b < low_a
 
 
+cdef bint are_same_place(cnp.ndarray a, const Form *form_a, cnp.ndarray b, const Form *form_b) noexcept:
+    """Tell whether two arrays are the same elements of memory."""
+    return cnp.PyArray_DATA(a) == cnp.PyArray_DATA(b) and memcmp(form_a, form_b, sizeof(Form)) == 0
+
+
+cdef object vector_of(double value):
+    """Return one float32 in an array."""
+    cdef cnp.npy_intp one = 1
+    array = cnp.PyArray_SimpleNew(1, &one, cnp.NPY_FLOAT32)
+    (<float *>cnp.PyArray_DATA(<cnp.ndarray>array))[0] = <float>value
+    return array
+
+
 cdef class Entry:
     """A prepared call under its key, and what is needed to start it."""
 
@@ -216,6 +248,29 @@ cdef class Entry:
     cdef cnp.dtype dtype
     cdef bint allocates
     cdef cnp.npy_intp shape[AXES]
+
+    cdef bint limit(self, op, num_threads, options, int *threads, int *workers) except -1:
+        """Find how many threads and workers a call may have; return False if its argument is for others to judge."""
+        if self.most_workers > 1:
+            threads[0] = resolve(op, num_threads, options)
+            workers[0] = min(threads[0], self.most_workers)
+            return True
+        return num_threads is None or (type(num_threads) is int and 1 <= num_threads <= MAX_THREADS)
+
+    cdef object packed_by(self, packed):
+        """Return what this plan has packed of a filter, or None."""
+        found = packed._packs.get(self.pack_key)
+        return None if found is None or found[0] is not self.pack_for else found[1]
+
+    cdef object new_result(self):
+        """Return an array for the result, or None where that is for others to make."""
+        if not self.allocates:
+            return None
+        Py_INCREF(self.dtype)  # which the next function takes for itself
+        try:
+            return PyArray_Empty(AXES, self.shape, self.dtype, 0)
+        except MemoryError:
+            return None
 
 
 cdef class Repeats:
@@ -281,15 +336,46 @@ cdef class Repeats:
         for axis in range(AXES):
             entry.shape[axis] = call.shape[axis]
         if start is not None:
+            entry.pixels_second = start.pixels_second
+        self.add(entry, hashed, start)
+
+    cdef int add(self, Entry entry, uint64_t hashed, start) except -1:
+        if start is not None:
             entry.run, entry.most_workers = start.run, start.most_workers
             entry.run_packed, entry.pack_for = start.run_packed, start.pack_for
             entry.pack_key = (id(start.pack_for), None)
-            entry.pixels_second = start.pixels_second
         if hashed not in self.entries and len(self.entries) >= self.capacity:
             self.forget_oldest()
         self.clock += 1
         entry.used = self.clock
         self.entries[hashed] = entry
+        return 0
+
+    def keep_fused(self, tuple given, tuple first, tuple second, out, static, bint packed, call, start, bint allocates):
+        """Keep what was prepared for a fused call: the same with its `_fused.Static`."""
+        cdef Entry entry = Entry()
+        cdef Raw *raw = &entry.raw
+        cdef uint64_t hashed
+        cdef int axis
+        raw.packed_at = 2 if packed else 0
+        raw.reads_side, raw.onto_side = static.reads_side, static.onto_side
+        if len(static.scale_shape) > 1 or (static.bias is not None and len(static.bias[0]) != 1):
+            return
+        raw.scales = static.scale_shape[0] if static.scale_shape else 0
+        if static.bias is not None:
+            raw.biases, raw.bias_type = static.bias[0][0], static.bias[1].num
+        if not (read_form(&raw.first, first) and read_form(&raw.second, second)):
+            return
+        if not (out is None or read_form(&raw.out, out)):
+            return
+        if not (static.side is None or read_form(&raw.side, static.side)):
+            return
+        if not hash_all(&hashed, raw, given):
+            return
+        entry.given, entry.call, entry.dtype, entry.allocates = given, call, call.dtype, allocates
+        for axis in range(AXES):
+            entry.shape[axis] = call.shape[axis]
+        self.add(entry, hashed, start)
 
     cdef int forget_oldest(self) except -1:
         cdef Entry entry
@@ -328,36 +414,93 @@ cdef class Repeats:
             kind, options.workspace_limit, options.precision,
         )
         entry = self.look_up(&raw, given)
-        if entry is None or entry.run is None:
-            return None
-        if entry.most_workers > 1:
-            threads = resolve(op, num_threads, options)
-            workers = min(threads, entry.most_workers)
-        elif num_threads is not None and not (type(num_threads) is int and 1 <= num_threads <= MAX_THREADS):
+        if entry is None or entry.run is None or not entry.limit(op, num_threads, options, &threads, &workers):
             return None
         run = entry.run
         if packed is not None and entry.run_packed is not None:
-            found = packed._packs.get(entry.pack_key)
-            if found is None or found[0] is not entry.pack_for:
+            memory = entry.packed_by(packed)
+            if memory is None:
                 return None
-            run, memory = entry.run_packed, found[1]
-        if out is None:
-            if not entry.allocates:
-                return None
-            Py_INCREF(entry.dtype)  # which the next function takes for itself
-            try:
-                result = PyArray_Empty(AXES, entry.shape, entry.dtype, 0)
-            except MemoryError:
-                return None
-        else:
-            result = out
-            if not (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out) and are_apart(<cnp.ndarray>out, <cnp.ndarray>first)
-                    and are_apart(<cnp.ndarray>out, <cnp.ndarray>second)):
-                return None
+            run = entry.run_packed
+        if out is not None and not (cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out) and are_apart(out, first)
+                                    and are_apart(out, second)):
+            return None
+        result = entry.new_result() if out is None else out
+        if result is None:
+            return None
         if entry.pixels_second:
             first, second = second, first
         try:
             run(first, second if memory is None else memory, result, 1 if workers == 1 else threads, workers)
+        except (MemoryError, RuntimeError) as error:
+            raise entry.call.plan.failure(error, workers) from error
+        return result
+
+    def serve_fused(
+        self, image, weights, bias, side, conv_scale, side_scale, activation, alpha, input_zero_point,
+        output_zero_point, strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm, out,
+        num_threads, /,
+    ):
+        """The same for a fused convolution of int8; its scales and its bias must be such as the engine reads them."""
+        cdef Raw raw
+        cdef Entry entry
+        cdef int threads = 1, workers = 1
+        cdef float factor = 0
+        packed = memory = kind = None
+        if type(weights) is PackedFilter:
+            packed, weights = weights, weights.filter
+            kind = packed.kind
+        if not describe_all(&raw, image, weights, out, False, 0 if packed is None else 2) or type(alpha) is not float:
+            return None
+        if side_scale is None:
+            factor = side is not None
+        elif type(side_scale) is float:
+            factor = <float><double>side_scale
+        else:
+            return None
+        if side is not None:
+            if not describe(&raw.side, side):
+                return None
+            raw.reads_side = factor != 0
+            if out is not None and are_same_place(out, &raw.out, side, &raw.side):
+                raw.onto_side = raw.reads_side
+            elif out is not None and not are_apart(out, side):
+                return None
+        elif side_scale is not None and <double>side_scale != 0:
+            return None
+        if type(conv_scale) is not float and not (
+            describe_numbers(&raw.scales, conv_scale) and cnp.PyArray_TYPE(<cnp.ndarray>conv_scale) == cnp.NPY_FLOAT32
+        ):
+            return None
+        if bias is not None:
+            if not describe_numbers(&raw.biases, bias):
+                return None
+            raw.bias_type = cnp.PyArray_TYPE(<cnp.ndarray>bias)
+        options = current()
+        given = (
+            strides, padding, dilations, groups, data_format, filter_format, out_dtype, algorithm, activation,
+            input_zero_point, output_zero_point, kind, options.workspace_limit, options.precision,
+        )
+        entry = self.look_up(&raw, given)
+        if entry is None or not entry.limit(FUSED, num_threads, options, &threads, &workers):
+            return None
+        if packed is not None:
+            memory = entry.packed_by(packed)
+            if memory is None:
+                return None
+        if out is not None and not (
+            cnp.PyArray_ISWRITEABLE(<cnp.ndarray>out) and are_apart(out, image) and are_apart(out, weights)
+            and (bias is None or are_apart(out, bias)) and (type(conv_scale) is float or are_apart(out, conv_scale))
+        ):
+            return None
+        result = entry.new_result() if out is None else out
+        if result is None:
+            return None
+        terms = Terms(vector_of(conv_scale) if type(conv_scale) is float else conv_scale, factor, bias)
+        run = entry.run if memory is None else entry.run_packed
+        try:
+            run(image, weights if memory is None else memory, side if raw.reads_side else None, terms, result,
+                1 if workers == 1 else threads, workers)
         except (MemoryError, RuntimeError) as error:
             raise entry.call.plan.failure(error, workers) from error
         return result

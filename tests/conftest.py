@@ -15,8 +15,11 @@ def rng(request) -> np.random.Generator:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Name the ISA levels that no test of this run can have executed, since this CPU lacks them."""
+    """Name the ISA levels that no test of this run can have executed, since the CPU or the build lacks them."""
     usable = _engine.ISA_RUNS
-    missing = [level for level in _engine.ISA_LEVELS if level not in usable]
+    left_out = [level for level in _engine.ISA_LEVELS if level not in _engine.ISA_BUILT]
+    missing = [level for level in _engine.ISA_BUILT if level not in usable]
     terminalreporter.write_sep("-", "ISA levels")
     terminalreporter.write_line(f"on this CPU: {', '.join(usable)}; not run: {', '.join(missing) or 'none'}")
+    if left_out:
+        terminalreporter.write_line(f"unknown to the compiler, not built: {', '.join(left_out)}")

@@ -14,11 +14,13 @@ def read() -> dict[str, dict]:
     """Return each static library of setup.py by name: its sources and its compiler flags."""
     found = {}
     commands = ("build_clib", "build_ext")
-    modules = ["Cython.Build", "setuptools", *(f"setuptools.command.{command}" for command in commands)]
+    modules = ["Cython.Build", "setuptools", "setuptools.errors"]
+    modules += [f"setuptools.command.{command}" for command in commands]
     stubs = {name: types.ModuleType(name) for name in modules}
     stubs["Cython.Build"].cythonize = lambda extensions, **_: extensions
     stubs["setuptools"].Extension = lambda *_, **__: None
     stubs["setuptools"].setup = lambda **keywords: found.update(keywords["libraries"])
+    stubs["setuptools.errors"].CompileError = Exception
     for command in commands:
         setattr(stubs[f"setuptools.command.{command}"], command, object)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,7 @@
 """Convolutions that do not mix channels: exact at every level, with every tail, and accurate over long sums."""
 
 import math
+from dataclasses import replace
 
 import harness
 import numpy as np
@@ -10,6 +11,7 @@ from child import run_python
 from harness import ALL_LAYOUTS, NCHW, NHWC, WIDE, Layout
 
 import convkit
+from convkit import _calls
 from convkit._cpu import _engine, depthwise_tiles
 
 LEVELS = [level for level in _engine.ISA_RUNS if any(k.isa == level for k in depthwise_tiles.KERNELS)]
@@ -89,6 +91,46 @@ def test_every_height_of_a_single_channel(rows, rng):
             check(call, (NHWC,), WIDE)
 
 
+SIDES = ((1, 1), (1, 1)), ((0, 1), (1, 2)), ((2, 0), (3, 1))
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME", "SAME_LOWER", "FULL", *SIDES], ids=str)
+def test_pairs_of_pixels_of_strided_input_gradients(padding, rng):
+    for columns in (3, 4, 5, 6, 15, 30):
+        for taps in ((3, 3), (1, 3), (4, 3)):
+            geometry = {"strides": (2, 2), "padding": padding, "groups": 17}
+            *_, call = harness.layer(rng, (2, 7, columns, 17), (*taps, 1, 17), **geometry)
+            check(call, (NHWC,), WIDE)
+
+
+def aligned(shape, dtype):
+    """Return an array of NaN at the beginning of a line of the cache."""
+    memory = np.empty(math.prod(shape) * dtype.itemsize + 64, np.uint8)
+    first = -memory.ctypes.data % 64
+    result = memory[first : first + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+    result[...] = np.nan
+    return result
+
+
+@pytest.mark.parametrize("channels", [16, 24, 32, 144])
+@pytest.mark.parametrize("strides", [1, 2])
+def test_arrays_larger_than_the_caches(strides, channels, rng, monkeypatch):
+    """Fetched ahead, and stored past the caches where the result is aligned: on a machine that has hardly any."""
+    small = replace(_calls.this_machine(), llc_bytes=2)
+    monkeypatch.setattr(_calls, "this_machine", lambda: small)
+    convkit.clear_caches()
+    geometry = {"padding": SIDES[0], "strides": (strides, strides), "groups": channels}
+    for size in ((2, 9, 16), (1, 8, 15)):
+        calls = harness.layer(rng, (*size, channels), (3, 3, 1, channels), **geometry)
+        for call in calls:
+            expected = call.reference().astype(FLOAT32)
+            arguments, keywords = call.in_layout(NHWC, FLOAT32), {**call.geometry, **NHWC.keywords}
+            for out in (aligned(expected.shape, FLOAT32), np.full_like(expected, np.nan)):
+                harness.operation(call.op)(*arguments, algorithm="depthwise", out=out, **keywords)
+                np.testing.assert_array_equal(out, expected, err_msg=call.op)
+    convkit.clear_caches()
+
+
 LEVEL_PROGRAM = """
     import numpy as np, test_depthwise
 
@@ -113,7 +155,7 @@ def test_exact_at_every_level(level):
 def test_every_level_has_kernels_of_both_dtypes(isa_level):
     found = {kernel.arithmetic for kernel in depthwise_tiles.KERNELS if kernel.isa == isa_level}
     assert found == {"float32", "float64"}
-    assert depthwise_tiles.kernel_for("float32", isa_level).isa == isa_level
+    assert depthwise_tiles.KERNELS.best("float32", isa_level).isa == isa_level
 
 
 @pytest.mark.parametrize("layout", [NHWC, NCHW, Layout("NHWC", "OIHW")], ids=str)

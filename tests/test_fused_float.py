@@ -6,6 +6,7 @@ import harness
 import numpy as np
 import pytest
 import reference
+from child import run_python
 from harness import BFLOAT16, DTYPES, HALVES, LAYOUTS
 
 import convkit
@@ -172,3 +173,69 @@ def test_packed_filters(rng):
             np.testing.assert_array_equal(convkit.fused_conv2d(x, packed, bias, activation=activation), y)
     with pytest.raises(convkit.ArgumentError, match="packed for fused_conv2d"):
         convkit.conv2d(x, packed)
+
+
+def misaligned(array):
+    """Return the same values, a byte off."""
+    moved = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+STRANGE = {
+    "swapped": lambda a: a.astype(a.dtype.newbyteorder()),
+    "reversed": lambda a: a[:, ::-1, :, ::-1].copy()[:, ::-1, :, ::-1],
+    "planes": lambda a: np.ascontiguousarray(a.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1),
+    "misaligned": misaligned,
+    "apart": lambda a: np.repeat(a, 2, axis=3)[..., ::2],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("how", STRANGE)
+@pytest.mark.parametrize("channels", [1, 3, 40, 1100])
+def test_results_and_side_inputs_in_any_order_of_memory(channels, how, dtype, rng):
+    x, w, bias, side = arrays(rng, (2, 6, 5, 2), (3, 2, 2, channels))
+    wide = expected(x, w, bias, side, "leaky_relu", {})
+    keywords = {"conv_scale": np.full(channels, 0.5), "side_scale": 2, "activation": "leaky_relu", "alpha": 0.25}
+    x, w, bias, side = (a.astype(dtype) for a in (x, w, bias, side))
+    out, beside = STRANGE[how](np.full_like(side, np.nan)), STRANGE[how](side)
+    for into in (out, beside):
+        result = convkit.fused_conv2d(x, w, bias, beside, out=into, **keywords)
+        assert result is into
+        np.testing.assert_array_equal(result, wide)
+    assert np.array_equal(convkit.fused_conv2d(x, w, None, conv_scale=0.5), 0.5 * convkit.conv2d(x, w))
+
+
+def test_threads_do_not_change_the_epilogue(rng):
+    x, w, bias, side = (
+        harness.floats(rng, a.shape).astype(np.float32) for a in arrays(rng, (2, 64, 65, 3), (1, 1, 3, 33))
+    )
+    one, *others = [
+        convkit.fused_conv2d(x, w, bias, side, conv_scale=bias, activation="elu", num_threads=n) for n in (1, 2, 5)
+    ]
+    assert all(np.array_equal(one, other) for other in others)
+
+
+def test_the_scratch_counts_towards_the_memory_limit_of_the_process():
+    program = """
+        import threading
+        import numpy as np, convkit
+        from convkit._cpu import memory
+        x, w = np.ones((2, 40, 40, 16), np.float16), np.ones((3, 3, 16, 16), np.float16)
+        most, outcomes, real = [0], [], memory._budget.changed.notify_all
+        memory._budget.changed.notify_all = lambda: (most.append(memory._budget.taken), real())
+
+        def work():
+            outcomes.append(float(convkit.fused_conv2d(x, w, np.ones(16, np.float16)).max()))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes == [145.0] * 4 and memory._budget.taken == 0 and max(most) <= 1 << 20, (outcomes, most)
+        told = convkit.explain("fused_conv2d", x, w, np.ones(16, np.float16))
+        print(told.workspace > 2 * 38 * 38 * 16 * 4)
+    """
+    assert run_python(program, CONVKIT_MEMORY_LIMIT=str(1 << 20)) == "True"

@@ -124,6 +124,29 @@ def test_groups(groups, rng):
         check_sums(x, w, padding="SAME", groups=groups, strides=(2, 1))
 
 
+DEPTHWISE = [
+    (3, 3, {"padding": "SAME"}),
+    (3, 3, {"padding": "SAME", "strides": (2, 2)}),
+    (5, 5, {"padding": ((2, 1), (0, 3)), "strides": (1, 2)}),
+    (1, 9, {"padding": "VALID"}),
+    (2, 4, {"padding": "FULL", "dilations": (2, 3)}),
+    (1, 1, {}),
+]
+
+
+@pytest.mark.parametrize(("height", "width", "geometry"), DEPTHWISE, ids=str)
+def test_depthwise(height, width, geometry, rng):
+    for dtype, channels, zero_point in ((np.int8, 3, 0), (np.uint8, 32, 7), (np.int8, 40, -128), (np.uint8, 97, 0)):
+        x, w = full_range(rng, (2, 11, 13, channels), dtype), full_range(rng, (height, width, 1, channels))
+        check_layer(x, w, zero_point, {**geometry, "groups": channels})
+        check_layer(x // 2, w // 2, zero_point, {**geometry, "groups": channels})
+    # Wider than a tile, with everything that comes after the sums.
+    shape = reference.output_shape((1, 9, 150, 36), (height, width, 1, 36), **geometry)
+    x, w, side = full_range(rng, (1, 9, 150, 36)), full_range(rng, (height, width, 1, 36)), full_range(rng, shape)
+    terms = {"conv_scale": rng.uniform(0.001, 0.01, 36), "side_scale": 0.3, "output_zero_point": -5}
+    Fused(x, w, rng.normal(0, 9, 36).astype(np.float32), side, terms, {**geometry, "groups": 36}).check()
+
+
 def test_packed_channels_in_groups(rng):
     """Groups of four channels in, and of outputs that are no multiple of four."""
     for groups, k in ((2, 4), (4, 12), (3, 24), (6, 12)):

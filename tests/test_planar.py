@@ -90,7 +90,7 @@ LEVEL_PROGRAM = """
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_exact_at_every_level(level):
-    assert planar_tiles.kernel_for("float32", level).isa == level
+    assert planar_tiles.KERNELS.best("float32", level).isa == level
     assert run_python(LEVEL_PROGRAM, CONVKIT_MAX_ISA=level) == "exact"
 
 

@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 
 import convkit
-from convkit import ArgumentError, ArgumentTypeError, ShapeError, WorkspaceError, _calls
+from convkit import ArgumentError, ArgumentTypeError, ShapeError, WorkspaceError, _calls, _fused
 from convkit._arrays import form_of
 from convkit._repeated import Repeats
 
@@ -375,3 +375,93 @@ def test_many_kinds_of_calls_do_not_fill_memory():
     assert len(_calls._repeats) == _calls.MOST_REPEATS
     convkit.clear_caches()
     assert len(_calls._repeats) == 0
+
+
+@pytest.fixture
+def fused_planned(monkeypatch):
+    """The fused convolutions planned so far."""
+    plans, real = [], _fused.prepare_fused_cached
+
+    def prepare(*arguments):
+        plans.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(_fused, "prepare_fused_cached", prepare)
+    return plans
+
+
+def fused_arrays(data_format, seed=0):
+    rng = np.random.default_rng(seed)
+    x, w, y = [rng.integers(-90, 90, shape).astype(np.int8) for shape in SHAPES[data_format]]
+    return x, w, rng.normal(0, 9, 8).astype(np.float32), y
+
+
+@pytest.mark.parametrize("kind", ["float32", "int32", None])
+@pytest.mark.parametrize("data_format", SHAPES)
+def test_a_repeated_fused_call_starts_at_once(data_format, kind, fused_planned):
+    scale = 0.01
+
+    def run(values, filter=None, **more):
+        x, w, bias, side = values
+        bias = None if kind is None else bias.astype(kind)
+        return convkit.fused_conv2d(
+            x, w if filter is None else filter, bias, side, conv_scale=scale, side_scale=0.5, activation="relu",
+            data_format=data_format, **more,
+        )  # fmt: skip
+
+    for scale in (0.01, np.linspace(0.01, 0.02, 8, dtype=np.float32)):  # noqa: B007 - of `run`
+        calls = [fused_arrays(data_format, seed) for seed in (0, 1)]
+        expected = [run(values, algorithm="reference") for values in calls]
+        packed = [convkit.pack_filter(values[1], op="fused_conv2d", data_format=data_format) for values in calls]
+        for values, filter in zip(calls, packed, strict=True):
+            run(values), run(values, filter), run(values, out=np.empty_like(values[3]))
+            run(values, filter, out=np.array(values[3]))
+        fused_planned.clear()
+        for values, filter, right in zip(calls * 2, packed * 2, expected * 2, strict=True):
+            assert np.array_equal(run(values), right)
+            assert np.array_equal(run(values, filter), right)
+            out = np.full_like(right, 99)
+            assert run(values, out=out) is out
+            assert np.array_equal(out, right)
+        assert not fused_planned
+        # Onto the side input.
+        for _ in range(2):
+            x, w, bias, side = fused_arrays(data_format)
+            run((x, w, bias, side), out=side)
+            assert np.array_equal(side, expected[0])
+
+
+def test_fused_calls_that_differ_are_not_taken_for_each_other(fused_planned):
+    x, w, bias, side = fused_arrays("NHWC")
+    scale = np.full(8, 0.01, np.float32)
+    variants = [
+        {}, {"conv_scale": scale[:1]}, {"conv_scale": scale}, {"conv_scale": 0.02}, {"activation": "relu"},
+        {"output_zero_point": 5}, {"input_zero_point": -3}, {"bias": bias}, {"bias": bias.astype(np.int32)},
+        {"side_input": side}, {"side_input": side, "side_scale": 0.25}, {"side_input": side, "side_scale": 0.0},
+        {"side_input": side.view(np.uint8)}, {"out_dtype": "float32"}, {"out_dtype": "uint8"},
+        {"conv_scale": scale.astype(np.float64)}, {"bias": [1.0] * 8}, {"side_scale": None}, {"alpha": 0.3},
+    ]  # fmt: skip
+    right = [convkit.fused_conv2d(x, w, algorithm="reference", **{"conv_scale": 0.01, **more}) for more in variants]
+    for _ in range(3):
+        for more, expected in zip(variants, right, strict=True):
+            result = convkit.fused_conv2d(x, w, **{"conv_scale": 0.01, **more})
+            assert result.dtype == expected.dtype
+            assert np.array_equal(result, expected)
+
+
+def test_a_repeated_fused_call_is_checked_as_the_first_was():
+    x, w, bias, side = fused_arrays("NHWC")
+    memory = np.zeros(4 * bias.size + side.size, np.uint8)
+    near, out = memory[: 4 * bias.size].view(np.float32), memory[4 * bias.size :].view(np.int8).reshape(side.shape)
+    for _ in range(2):
+        convkit.fused_conv2d(x, w, near, side, out=out)
+    with refused(ArgumentError, "out shares memory with bias", op="fused_conv2d"):
+        convkit.fused_conv2d(x, w, out.reshape(-1)[:32].view(np.float32), side, out=out)
+    with refused(ArgumentError, "side_scale", op="fused_conv2d"):
+        convkit.fused_conv2d(x, w, side_scale=1e-60)
+    for threads in (0, True, 1.0):
+        with refused((ArgumentError, ArgumentTypeError), "num_threads", op="fused_conv2d"):
+            convkit.fused_conv2d(x, w, near, side, num_threads=threads)
+    out.flags.writeable = False
+    with refused(ArgumentError, "read-only", op="fused_conv2d"):
+        convkit.fused_conv2d(x, w, near, side, out=out)

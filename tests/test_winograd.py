@@ -122,6 +122,18 @@ def test_relative_error_on_random_numbers(op, rng):
         assert np.linalg.norm(by_winograd(call) - expected) <= 5e-6 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
+def test_large_means_cancel_about_as_well_as_in_plain_sums(op, rng):
+    """Pixels of 100 +- 1; filters and output gradients of mean zero."""
+    x, w, dy = 100 + rng.uniform(-1, 1, (2, 18, 18, 64)), *map(rng.standard_normal, ((3, 3, 64, 64), (2, 16, 16, 64)))
+    w, dy = (a - a.mean(axis=(0, 1, 2)) for a in (w, dy))
+    call = harness.three_calls(*(a.astype(np.float32).astype(np.float64) for a in (x, w, dy)))[op]
+    plain = harness.operation(call.op)(*call.in_layout(NHWC, FLOAT32), algorithm="direct")
+    expected = call.reference()
+    assert np.linalg.norm(by_winograd(call) - expected) <= 6 * np.linalg.norm(plain - expected)
+    assert_close(call)
+
+
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_operands_and_out_however_they_lie_in_memory(way, rng):
     x, w, geometry = GEOMETRIES["same"]

@@ -17,6 +17,7 @@ _Array = npt.NDArray[Any]
 SUM_BLOCK: int
 TYPES: dict[str, int]
 ISA_LEVELS: tuple[str, ...]
+ISA_BUILT: tuple[str, ...]
 ISA_RUNS: tuple[str, ...]
 ISA_PARTS: dict[str, tuple[str, ...]]
 BEST_ISA: str
@@ -97,6 +98,19 @@ class Int8Packer(Int8):
     def pack(self, filter: _Array, memory: _Array, threads: int) -> None: ...
     def run_packed(
         self, image: _Array, memory: _Array, side: Any, terms: Any, out: _Array, threads: int, workers: int
+    ) -> None: ...
+
+class FloatEpilogue:
+    def __init__(self, activation: int, alpha: float, per_channel: bool) -> None: ...
+    def run(
+        self,
+        sums: _Array,
+        side: _Array | None,
+        out: _Array | None,
+        scale: _Array | None,
+        side_scale: float,
+        bias: _Array | None,
+        threads: int,
     ) -> None: ...
 
 def int8_kernels() -> list[tuple[str, str, tuple[int, int], int, bool]]: ...

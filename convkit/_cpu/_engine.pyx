@@ -75,6 +75,9 @@ cdef extern from "multiply.h" nogil:
 
 
 cdef extern from "patches.h" nogil:
+    ctypedef struct ck_pairing "struct ck_pairing":
+        pass
+
     ctypedef struct ck_window:
         int64_t height, width, out_height, out_width, row_step, col_step, rows, cols
         const int64_t *row_at
@@ -87,6 +90,7 @@ cdef extern from "patches.h" nogil:
         flag plain
         int64_t pitch
         int64_t paired
+        const ck_pairing *pairing
 
 
 cdef extern from "pool.h" nogil:
@@ -193,6 +197,7 @@ cdef extern from "isa.h" nogil:
 
     const char *ck_isa_name(ck_isa)
     flag ck_isa_has(ck_isa, ck_isa)
+    flag ck_isa_is_built(ck_isa)
     flag ck_isa_runs(ck_isa)
     ck_isa ck_best_isa()
 
@@ -203,6 +208,7 @@ cdef extern from "kernels.h" nogil:
         ck_isa isa
         ck_type arithmetic
         int64_t rows, columns
+        const ck_pairing *pairing
 
     const ck_dot_kernel *const ck_dot_kernels[]
     const ck_dot_kernel *ck_dot_kernel_for(ck_type, ck_isa)
@@ -217,7 +223,7 @@ cdef extern from "direct.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag in_place, out_in_place
+        flag in_place, clipped, out_in_place, rounded
         int64_t first_unit, first_pack, packed_at
 
     ctypedef struct ck_direct:
@@ -280,12 +286,12 @@ cdef extern from "depthwise.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag out_in_place, flat
+        flag out_in_place, pairs, head, tail, flat
         int64_t packed_at
 
     ctypedef struct ck_depthwise:
         const ck_depthwise_kernel *kernel
-        flag planes, gathers, filter_in_place
+        flag planes, gathers, filter_in_place, streams
         ck_pixels pixels
         ck_array filter
         char *out_data
@@ -293,7 +299,7 @@ cdef extern from "depthwise.h" nogil:
         ck_store_fn store
         int64_t images, groups, multiplier, phase_count
         const ck_depthwise_phase *phases
-        int64_t grid_rows, grid_cols, row_block, col_block, group_block, lane_block
+        int64_t grid_rows, grid_cols, row_block, col_block, group_block
         char *packed
         int64_t stage_bytes, tile_bytes
 
@@ -308,7 +314,7 @@ cdef extern from "depthwise_gradient.h" nogil:
         ck_pixels pixels, gradients
         ck_array out
         ck_store_fn store
-        flag accumulate
+        flag accumulate, streams
         int64_t images, channels, multiplier, row_block, col_block, channel_block, slices, slice_blocks
         char *partials
         int64_t stage_bytes, gradient_bytes
@@ -377,6 +383,7 @@ SUM_BLOCK = CK_SUM_BLOCK
 # Names of the ISA levels, none before one it builds on; those that this CPU can run; the levels that each has; the last
 # of those that run.
 ISA_LEVELS = tuple(ck_isa_name(<ck_isa>level).decode() for level in range(CK_ISAS))
+ISA_BUILT = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_is_built(<ck_isa><int>level))
 ISA_RUNS = tuple(name for level, name in enumerate(ISA_LEVELS) if ck_isa_runs(<ck_isa><int>level))
 ISA_PARTS = {
     name: tuple(part for p, part in enumerate(ISA_LEVELS) if ck_isa_has(<ck_isa><int>level, <ck_isa><int>p))
@@ -856,6 +863,7 @@ cdef class Direct(Run):
         d.pixels.plain = spec.image_plain
         d.pixels.pitch = spec.pitch
         d.pixels.paired = spec.paired
+        d.pixels.pairing = d.kernel.pairing
         fill_array(&d.filter, spec.filter_strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader_for(&d.filter, d.kernel)
         d.image_group, d.filter_group, d.out_group = spec.group_bytes
@@ -877,6 +885,7 @@ cdef class Direct(Run):
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at = s.out_at
             phase.in_place, phase.out_in_place = s.in_place, s.out_in_place
+            phase.clipped, phase.rounded = s.clipped, s.rounded
             phase.first_unit, phase.first_pack, phase.packed_at = d.units, d.packs, packed
             taps = phase.window.rows * phase.window.cols
             d.units += ck_direct_units(d, phase)
@@ -941,13 +950,13 @@ cdef class DirectGradient(Run):
         self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
         fill_window(self, &g.window, spec.window)
         fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)
-        g.pixels.load = ck_loader(&g.pixels.array, self.arithmetic)
+        g.pixels.load = ck_loader_for(&g.pixels.array, g.kernel)
         g.pixels.plain = spec.image_plain
         fill_array(&g.gradients.array, spec.gradient.strides, spec.gradient.dtype, not spec.gradient.native)
-        g.gradients.load = ck_loader(&g.gradients.array, self.arithmetic)
+        g.gradients.load = ck_loader_for(&g.gradients.array, g.kernel)
         g.gradients.plain = spec.gradient_plain
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
-        g.store = ck_storer(&g.out, self.arithmetic)
+        g.store = ck_storer_for(&g.out, g.kernel)
         g.accumulate = spec.accumulate
         g.image_group, g.gradient_group, g.out_group = spec.group_bytes
         g.images, g.groups = spec.images, spec.groups
@@ -1013,10 +1022,9 @@ cdef class Depthwise(Run):
         d.pixels.plain = spec.image_plain
         fill_array(&d.filter, spec.filter.strides, spec.filter.dtype, not spec.filter.native)
         d.load_filter = ck_loader(&d.filter, self.arithmetic)
-        d.gathers, d.filter_in_place = spec.gathers, spec.filter_in_place
+        d.gathers, d.filter_in_place, d.streams = spec.gathers, spec.filter_in_place, spec.streams
         d.images, d.groups, d.multiplier = spec.images, spec.groups, spec.multiplier
         d.row_block, d.col_block, d.group_block = spec.tile
-        d.lane_block = spec.lane_block
         d.stage_bytes, d.tile_bytes = spec.scratch
         self.shared_bytes = spec.shared_bytes
         d.phases = self.phases
@@ -1029,6 +1037,7 @@ cdef class Depthwise(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
+            phase.pairs, phase.head, phase.tail = s.pairs, s.head, s.tail
             phase.packed_at = packed
             packed += phase.window.rows * phase.window.cols * d.groups * d.multiplier * size
             d.grid_rows = max(d.grid_rows, phase.window.out_height)
@@ -1068,7 +1077,7 @@ cdef class DepthwiseGradient(Run):
         g.gradients.plain = spec.gradient_plain
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer(&g.out, self.arithmetic)
-        g.accumulate = spec.accumulate
+        g.accumulate, g.streams = spec.accumulate, spec.streams
         g.images, g.channels, g.multiplier = spec.images, spec.channels, spec.multiplier
         g.row_block, g.col_block, g.channel_block = spec.block
         g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
@@ -1200,6 +1209,7 @@ cdef class PlanarGradient(Run):
 
 
 include "_int8.pxi"
+include "_float_epilogue.pxi"
 include "_winograd.pxi"
 include "_winograd_gradient.pxi"
 

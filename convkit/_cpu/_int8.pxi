@@ -42,6 +42,7 @@ cdef extern from "int8.h" nogil:
         int64_t filter_block, filter_lane, filter_out
         int64_t images, groups, in_channels, out_channels
         int64_t units, image_block, row_block, col_block, panel_block
+        flag depthwise
         int64_t pitch, row_pitch
         const ck_int8_run *runs
         int64_t run_count
@@ -115,7 +116,7 @@ cdef class Int8(Run):
         d.images, d.groups = spec.images, spec.groups
         d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
         d.image_block, d.row_block, d.col_block, d.panel_block = spec.tile
-        d.pitch, d.row_pitch = spec.pitch, spec.row_pitch
+        d.pitch, d.row_pitch, d.depthwise = spec.pitch, spec.row_pitch, spec.depthwise
         d.runs = <const ck_int8_run *>(self.numbers + self.used)
         for run in spec.runs:
             self.keep(run)
@@ -154,7 +155,7 @@ cdef class Int8(Run):
         d.side_scale = terms.side_scale
         if terms.bias is not None:
             bias = terms.bias
-            if bias.dtype == np.int32:
+            if cnp.PyArray_TYPE(bias) == cnp.NPY_INT32:
                 d.integer_bias = <const int *>cnp.PyArray_DATA(bias)
             else:
                 d.bias = <const float *>cnp.PyArray_DATA(bias)

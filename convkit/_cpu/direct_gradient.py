@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .._arrays import Operand
@@ -93,7 +94,7 @@ def filter_gradient_spec(
     few_panels = panels == 1 or (panels <= FEW_PANELS and window.taps * g.group_in <= FEW_ROWS)
     near_panels = abs(gradient.strides[2]) <= FEW_PANELS * register.columns * plan.size_of(arithmetic)
     few = g.group_in <= FEW_STRIPS * register.rows
-    block = _block(window, g.batch)
+    block = _block(*_regions(products, g.batch, window)[0])
     pixels = block[0] * block[1] * block[2]
     draft = DirectGradientSpec(
         arithmetic=arithmetic,
@@ -137,14 +138,27 @@ def _strip(rows: int, arithmetic: str) -> int:
     return rows * (1 if rows * plan.size_of(arithmetic) % VECTOR_BYTES == 0 else 2)
 
 
-def _block(window: Window, images: int) -> tuple[int, int, int]:
+def _block(images: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Return images, rows and columns of at most BLOCK_PIXELS output pixels, in equal parts."""
-    rows, columns = window.out_size
     if columns > BLOCK_PIXELS:
         return 1, 1, plan.cut(columns, BLOCK_PIXELS)
     if rows * columns > BLOCK_PIXELS:
         return 1, plan.cut(rows, BLOCK_PIXELS // columns), columns
     return plan.cut(images, BLOCK_PIXELS // (rows * columns)), rows, columns
+
+
+def _regions(products: int, images: int, window: Window) -> list[tuple[int, int, int]]:
+    """Return images, rows and columns of the output pixels that are cut into blocks, as in direct_gradient.h."""
+    rows, columns = window.out_size
+    if products == 1:
+        return [(images, rows, columns)]
+    pairs = [
+        (images // 2, rows, columns),
+        (images % 2, rows // 2, columns),
+        (images % 2, rows % 2, columns // 2),
+        (images % 2, rows % 2, columns % 2),
+    ]
+    return [region for region in pairs if math.prod(region)]
 
 
 def _cut(spec: DirectGradientSpec, pixels: int, register: Tile, machine: Machine) -> DirectGradientSpec:
@@ -156,9 +170,10 @@ def _cut(spec: DirectGradientSpec, pixels: int, register: Tile, machine: Machine
     size, columns = plan.size_of(spec.arithmetic), register.columns
     window, tap_columns = spec.window, len(spec.window.col_at)
     tap_rows, strips, panels = len(window.row_at), -(-spec.in_channels // spec.strip), -(-spec.out_channels // columns)
-    blocks = -(-spec.images // spec.block[0]) * -(-window.out_size[0] // spec.block[1])
-    blocks *= -(-window.out_size[1] // spec.block[2])
-    blocks = -(-blocks // plan.products_of(spec.arithmetic))  # of which the sum takes so many at once
+    blocks = sum(
+        math.prod(-(-length // block) for length, block in zip(region, spec.block, strict=True))
+        for region in _regions(plan.products_of(spec.arithmetic), spec.images, window)
+    )
     numbers = window.taps * spec.in_channels * panels * columns * spec.groups
     by_work = int(2.0 * numbers * spec.images * window.grid / LEAST_TILE_FLOPS)
     wanted = max(1, min(UNITS, by_work))

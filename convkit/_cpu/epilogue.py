@@ -1,22 +1,19 @@
-"""The epilogue of fused convolutions in plain NumPy: exact to the bit on int8, in place on floating-point results.
+"""The epilogue of fused convolutions: in plain NumPy on int8, exact to the bit; natively on floating-point sums.
 
-Who calls has silenced NumPy's floating-point warnings.
+Who calls the former has silenced NumPy's floating-point warnings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .._epilogue import Epilogue, Terms
+from .._epilogue import ACTIVATIONS, Epilogue, Terms
+from . import _engine
 
 Array = npt.NDArray[Any]
-
-# Numbers of one step: temporaries of some hundred kilobytes, which stay in the second-level cache.
-BLOCK = 1 << 15
 
 
 def fma(a: Array, b: Any, c: Array) -> Array:
@@ -55,51 +52,22 @@ def of_integers(sums: Array, part: slice, e: Epilogue, terms: Terms, side: Array
     return (np.where(np.isnan(rounded), 0, rounded).astype(np.int16) + zero).astype(dtype)
 
 
-def _relu6(t: Array, alpha: float) -> None:
-    np.minimum(np.maximum(t, 0, out=t), 6, out=t)
+class FloatEpilogue:
+    """What a fused convolution does with floating-point sums, for one `Epilogue`."""
 
+    def __init__(self, e: Epilogue) -> None:
+        self.per_channel = e.per_channel
+        self.engine = _engine.FloatEpilogue(ACTIVATIONS.index(e.activation), e.alpha, e.per_channel)
 
-def _elu(t: Array, alpha: float) -> None:
-    np.expm1(t, out=t, where=~(t > 0))
+    def run(self, sums: Array, terms: Terms, side: Array | None, out: Array | None, threads: int) -> None:
+        """Change sums in N, H, W, C order in place, or write what becomes of them to ``out``.
 
-
-def _leaky_relu(t: Array, alpha: float) -> None:
-    np.multiply(t, t.dtype.type(alpha), out=t, where=~(t > 0))
-
-
-# What each activation does to the sums, to NaN nothing.
-_ACTIVATIONS: dict[str, Callable[[Array, float], Any]] = {
-    "relu": lambda t, alpha: np.maximum(t, 0, out=t),
-    "relu6": _relu6,
-    "elu": _elu,
-    "leaky_relu": _leaky_relu,
-}
-
-
-def of_floats(sums: Array, e: Epilogue, terms: Terms, side: Array | None, out: Array | None) -> None:
-    """Change sums in N, H, W, C order in place, and copy what becomes of them to ``out``, if it is given.
-
-    ``out`` may be the side input.
-    """
-    scales = bool(e.per_channel or terms.conv_scale[0] != 1)
-    side_scale = terms.conv_scale.dtype.type(terms.side_scale)
-    rows = max(1, BLOCK // max(1, sums.shape[2] * sums.shape[3]))
-    columns = max(1, BLOCK // max(1, sums.shape[3]))
-    for n in range(sums.shape[0]):
-        for i in range(0, sums.shape[1], rows):
-            for j in range(0, sums.shape[2], columns):
-                place = n, slice(i, i + rows), slice(j, j + columns)
-                t = sums[place]
-                if scales:
-                    t *= terms.conv_scale
-                if side is not None:
-                    t += side[place] if side_scale == 1 else side[place].astype(t.dtype) * side_scale
-                if terms.bias is not None:
-                    t += terms.bias
-                if e.activation is not None:
-                    _ACTIVATIONS[e.activation](t, e.alpha)
-                if out is not None:
-                    out[place] = t
+        ``out`` may be the side input.
+        """
+        if not sums.size:
+            return
+        scale = terms.conv_scale if self.per_channel or terms.conv_scale[0] != 1 else None
+        self.engine.run(sums, side, out, scale, terms.side_scale, terms.bias, threads)
 
 
 def _scale(e: Epilogue, terms: Terms, part: slice) -> Array:

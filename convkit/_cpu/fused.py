@@ -19,7 +19,7 @@ from .._epilogue import Terms
 from .._formats import DATA_AXES, arrange
 from .._geometry import ConvGeometry
 from .._registry import FusedPlan, Implementation, NeedsWorkspace, Pack, Plan, Problem
-from . import epilogue, reference
+from . import epilogue, memory, reference
 from .families import Reference, ReferencePlan, limit_of
 
 # Bytes of sums in scratch: enough work for every thread, and a part of the last-level cache.
@@ -128,8 +128,10 @@ class FusedFloatPlan(FusedPlan):
         self.problem = problem
         self.plans = plans
         self.size = cut(problem)
+        assert problem.epilogue is not None
+        self.epilogue = epilogue.FloatEpilogue(problem.epilogue)
         self.scratch = 0
-        sentence = "result: the epilogue runs over it in place, block by block"
+        sentence = "result: the epilogue runs over it in place, line by line"
         if not has_room(problem):
             g = problem.geometry
             per_row = self.size.images * g.out_size[1] * g.out_channels
@@ -141,8 +143,17 @@ class FusedFloatPlan(FusedPlan):
         return self.scratch + max(plan.workspace(threads) for plan in self.plans.values())
 
     def run_fused(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:
-        e, g = self.problem.epilogue, self.problem.geometry
-        assert e is not None
+        if memory.process_limit() is None:
+            self._run(operands, terms, out, threads, pack)
+            return
+        # All that a call takes at once: calls that wait for more while they hold some might wait for each other.
+        least = self.workspace(1)
+        each = max(1, self.workspace(2) - least)
+        with memory.reserved_ahead(max(0, least - each), each, threads):
+            self._run(operands, terms, out, threads, pack)
+
+    def _run(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:
+        g = self.problem.geometry
         image, weights, *beside = operands
         scratch = np.empty(self.scratch, np.uint8)
         with np.errstate(all="ignore"):
@@ -154,7 +165,7 @@ class FusedFloatPlan(FusedPlan):
                 pixels = image[images, start : start + part.pixels]
                 _run(self.plans[count, part], [pixels, weights], target, threads, pack)
                 side = beside[0][place] if beside else None
-                epilogue.of_floats(target, e, terms, side, out[place] if self.scratch else None)
+                self.epilogue.run(target, terms, side, out[place] if self.scratch else None, threads)
 
     def _parts(self) -> Iterator[tuple[slice, int]]:
         """Yield images and the first output row."""
@@ -248,7 +259,7 @@ class SumsOfNothing(FusedPlan):
                     first = None if beside is None else beside[0]
                     reference.store_integers(zeros[0], every, e, terms, first, out[row][0])
                 else:
-                    epilogue.of_floats(zeros, e, terms, beside, out[row])
+                    epilogue.FloatEpilogue(e).run(zeros, terms, beside, out[row], 1)
 
 
 class Int8ReferencePlan(ReferencePlan, FusedPlan):

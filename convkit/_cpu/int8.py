@@ -8,7 +8,7 @@ from typing import Any
 
 from .._epilogue import Epilogue, Terms
 from .._errors import WorkspaceError
-from .._registry import FusedPlan, Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
+from .._registry import FusedPlan, FusedStart, Implementation, NeedsWorkspace, Pack, Plan, Problem, Start
 from . import _engine, blas
 from .families import EnginePlan, aligned_bytes, limit_of
 from .fused import SumsOfNothing
@@ -43,7 +43,8 @@ def _limits(e: Epilogue, dtype: str) -> tuple[float, float]:
 
 def _copies(spec: Int8Spec, problem: Problem) -> tuple[str, ...]:
     """Say what the engine copies on the way."""
-    sentences = ["input: laid down tile by tile, with its padding", f"filter: packed once, {spec.shared_bytes} bytes"]
+    sentences = ["input: laid down tile by tile, with its padding"] if spec.scratch[0] else []
+    sentences.append(f"filter: packed once, {spec.shared_bytes} bytes")
     for what, channels in (("side_input", spec.side), ("result", spec.out)):
         if channels is not None and not channels.in_place:
             sentences.append(f"{what}: {_reason(channels, problem)} order, brought into another tile by tile")
@@ -110,6 +111,11 @@ class FusedInt8Plan(Int8Plan, FusedPlan):
 
     def start(self) -> None:
         """Return None: terms are wanted, too."""
+
+    def start_fused(self) -> FusedStart | None:
+        if self.budgeted:
+            return None
+        return FusedStart(self.engine.run, self.packer.run_packed, self.spec, self.most_workers)
 
     def run_fused(self, operands: Sequence[Any], terms: Terms, out: Any, threads: int, pack: Pack | None) -> None:
         self._compute(operands, terms, out, threads, pack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 
 from .._arrays import Operand
@@ -14,14 +15,20 @@ from .layouts import settle_strides
 from .machine import Machine
 from .plan import TILES, Window
 
-# Bytes of a filter's panel that stay in the first-level cache while all pixels of a tile pass, beside the pixels
-# themselves; half of the smallest such cache there is.
-PANEL_BYTES = 16 * 2**10
+# Bytes of a filter's panel that stay in the second-level cache while all pixels of a tile pass; sums go through memory
+# between the blocks of a larger panel.  A register tile takes longer over a step than the step's weights take to come
+# from that cache: on an AMD EPYC Genoa (1 MiB), 16 to 256 KiB gave the same speed within 3 %, the larger the better.
+PANEL_BYTES = 128 * 2**10
 # A tile's pixels take this part of the second-level cache, beside the panels that stream through it.  On an AMD EPYC
 # Milan (512 KiB), a quarter to the whole gave the same speed within 3 %.
 CACHE_PARTS = 2
 # Below this a tile is not cut further to get more of them: some 20 microseconds.
 LEAST_TILE_OPERATIONS = 4e6
+# Cycles to lay down a byte, of neighbouring channels and of planes, and products of a cycle: on an AMD EPYC Genoa.  A
+# tile is not cut into fewer panels than keep the laying down below a fifth of the products' time.
+STAGE_CYCLES = (0.1, 0.6)
+CYCLE_PRODUCTS = 64.0
+STAGE_SHARE = 0.2
 # Pixels at a distance of a multiple of this fall into few sets of the first-level cache; then they are laid PITCH
 # elements further apart.
 CONFLICT_ELEMENTS = 1024
@@ -30,9 +37,15 @@ UNIT_BYTES = 4
 # Bytes of a pixel's channel in each form: as a byte, and widened.
 FORM_SIZES = (1, 2)
 # As PIECE_BYTES in int8.c.
-PIECE_BYTES = 4096
+PIECE_BYTES = 8192
 # As the size of `factors` in int8.c.
 FACTOR_BYTES = 3 * 4 * 32
+# As CK_DEPTHWISE_ROWS in int8_kernels.h; and the columns of a depthwise tile, so that the units of as many rows as a
+# filter has stay in the first-level cache.
+DEPTHWISE_ROWS = 6
+DEPTHWISE_COLUMNS = 64
+# How much longer a depthwise convolution takes over an operation.
+DEPTHWISE_COST = 5.0
 # The most that a register tile reads beyond the last pixel.
 SLACK = 64
 
@@ -92,6 +105,7 @@ class Int8Spec:
     tile: tuple[int, int, int, int]
     pitch: int
     row_pitch: int
+    depthwise: bool
     runs: tuple[tuple[int, int, int], ...]
     forms: tuple[Form, ...]
     sums_at: int
@@ -109,6 +123,9 @@ def int8_spec(
     s_a, s_b, *rest = strides
     block, lane = rest if len(rest) == 2 else (4 * rest[0], rest[0])
     taps = g.filter_size[0] * g.filter_size[1]
+    # Each output channel is a group of its own; the engine takes them all as the columns of panels.
+    depthwise = g.groups > 1 and g.group_in == g.group_out == 1
+    pitch = g.group_in + (PITCH if taps == 1 and g.group_in % CONFLICT_ELEMENTS == 0 else 0)
     draft = Int8Spec(
         isa=register.isa,
         window=plan.forward_window(g),
@@ -121,12 +138,13 @@ def int8_spec(
         filter_lane=lane,
         filter_out=filter_out,
         images=g.batch,
-        groups=g.groups,
+        groups=1 if depthwise else g.groups,
         in_channels=g.group_in,
-        out_channels=g.group_out,
+        out_channels=g.out_channels if depthwise else g.group_out,
         tile=(1, 1, 1, 1),
-        pitch=g.group_in + (PITCH if taps == 1 and g.group_in % CONFLICT_ELEMENTS == 0 else 0),
+        pitch=UNIT_BYTES * register.columns if depthwise else pitch,
         row_pitch=0,
+        depthwise=depthwise,
         runs=(),
         forms=(),
         sums_at=0,
@@ -188,13 +206,18 @@ def _fit(draft: Int8Spec, register: Int8Tile, limit: int, machine: Machine) -> I
             tile = (1, 1, 1, -(-panel_block // 2))
         else:
             raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
-    row_pitch = _reach(draft.window, *tile[1:3])[1] * draft.pitch
+    wide = _units(draft.window, tile[2], register)[0] if draft.depthwise else _reach(draft.window, *tile[1:3])[1]
+    row_pitch = wide * draft.pitch
     return replace(draft, tile=tile, row_pitch=row_pitch, scratch=scratch, shared_bytes=packed)
 
 
 def _runs(spec: Int8Spec) -> tuple[tuple[int, int, int], ...]:
     """Return (tap row, tap column, terms) of what lies in one line: a row of neighbouring taps, or a tap."""
     cols = spec.window.col_at
+    if spec.depthwise:
+        starts = range(0, len(cols), UNIT_BYTES)
+        rows = range(len(spec.window.row_at))
+        return tuple((row, col, min(UNIT_BYTES, len(cols) - col)) for row in rows for col in starts)
     neighbours = spec.pitch == spec.in_channels and all(b - a == 1 for a, b in itertools.pairwise(cols))
     taps = 1 if neighbours else len(cols)
     terms = spec.in_channels * len(cols) // taps
@@ -226,11 +249,43 @@ def _piece(rows: int, columns: int) -> int:
     return rows * max(1, PIECE_BYTES // (rows * columns * 4))
 
 
+def _staged(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile) -> int:
+    """Return the bytes of a tile's pixels where they are laid down."""
+    images, rows, columns, _ = tile
+    high, wide = _reach(spec.window, rows, columns)
+    beyond = SLACK
+    if spec.depthwise:
+        wide, reach = _units(spec.window, columns, register)
+        beyond = reach * register.columns
+    return plan.aligned(images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1) + beyond)
+
+
+def _units(window: Window, columns: int, register: Int8Tile) -> tuple[int, int]:
+    """Return how many units of a depthwise row are laid down, and the image's columns that they reach, as in int8.c."""
+    cols = window.col_at
+    distance = cols[1] - cols[0] if len(cols) > 1 else 1
+    one = len(cols) <= UNIT_BYTES // FORM_SIZES[register.pairs_saturate]
+    units, step = (columns, window.steps[1]) if one else (_reach(window, 1, columns)[1], 1)
+    return units, (units - 1) * step + (min(UNIT_BYTES, len(cols)) - 1) * distance + 1
+
+
+def _rows(spec: Int8Spec, register: Int8Tile) -> tuple[int, int]:
+    """Return the rows of the register tiles of bytes and of words."""
+    return (DEPTHWISE_ROWS, DEPTHWISE_ROWS) if spec.depthwise else register.rows
+
+
+def _reads_in_place(spec: Int8Spec, register: Int8Tile) -> bool:
+    """Tell whether pixels need not be laid down, as `reads_in_place` in int8.c."""
+    w, image = spec.window, spec.image
+    alone = (w.row_at, w.col_at, w.steps) == ((0,), (0,), (1, 1)) and w.size == w.out_size
+    return alone and not register.pairs_saturate and spec.in_channels % UNIT_BYTES == 0 and image.in_place
+
+
 def _scratch(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile) -> tuple[int, int, int, int, int]:
     """Return the bytes of a tile's pixels and sums, of side inputs and results of a piece, and of factors."""
     images, rows, columns, panel_block = tile
-    high, wide = _reach(spec.window, rows, columns)
-    piece = min(columns, max(_piece(r, register.columns) for r in register.rows if r)) * register.columns
+    line = rows * columns if spec.depthwise else columns
+    piece = min(line, max(_piece(r, register.columns) for r in _rows(spec, register) if r)) * register.columns
     kept = piece
     if any(form.steps > form.block_steps for form in spec.forms):
         kept = images * rows * columns * register.columns
@@ -240,9 +295,8 @@ def _scratch(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile
             return 0
         return plan.aligned(piece * (1 if channels.dtype in ("int8", "uint8") else 4))
 
-    staged = images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1)
     return (
-        plan.aligned(staged + SLACK),
+        0 if _reads_in_place(spec, register) else _staged(spec, tile, register),
         plan.aligned(kept * 4),
         dense(spec.side),
         dense(spec.out),
@@ -256,8 +310,12 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
     rows, columns = w.out_size
 
     def taken(images: int, high: int, wide: int) -> int:
-        return sum(_scratch(spec, (images, high, wide, 1), register))
+        tile = (images, high, wide, 1)
+        read = images * w.size[0] * w.size[1] * spec.out_channels if spec.depthwise else 0
+        return _staged(spec, tile, register) + sum(_scratch(spec, tile, register)[1:]) + read
 
+    if spec.depthwise:
+        columns = min(columns, DEPTHWISE_COLUMNS)
     while taken(1, rows, columns) > cache and rows > 1:
         rows = -(-rows // 2)
     while taken(1, rows, columns) > cache and columns > 4 * max(register.rows):
@@ -266,7 +324,7 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
     images = 1
     if (rows, columns) == w.out_size:
         images = max(1, min(spec.images, cache // taken(1, rows, columns)))
-    per_pixel = 2.0 * w.taps * spec.in_channels * register.columns
+    per_pixel = 2.0 * w.taps * spec.in_channels * register.columns * (DEPTHWISE_COST if spec.depthwise else 1)
     panel_block = panels
 
     def tiles() -> int:
@@ -280,8 +338,17 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
             rows = -(-rows // 2)
         elif columns > 16 * max(register.rows):
             columns = -(-columns // 2)
-        elif panel_block > 1:
+        elif panel_block > _least_panels(spec, rows, columns, register):
             panel_block = -(-panel_block // 2)
         else:
             break
     return images, rows, columns, panel_block
+
+
+def _least_panels(spec: Int8Spec, rows: int, columns: int, register: Int8Tile) -> int:
+    """Return how many panels are worth laying pixels down for."""
+    if spec.depthwise or _reads_in_place(spec, register):
+        return 1
+    high, wide = _reach(spec.window, rows, columns)
+    staged = high * wide * STAGE_CYCLES[not spec.image.in_place]
+    return math.ceil(staged * CYCLE_PRODUCTS / (STAGE_SHARE * rows * columns * spec.window.taps * register.columns))

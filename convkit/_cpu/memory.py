@@ -40,9 +40,17 @@ class _Budget:
 _budget = _Budget()
 
 
+# What `reserved_ahead` has granted to the calls of a thread: a number of workers.
+_ahead = threading.local()
+
+
 @contextmanager
 def reserved(shared: int, each: int, wanted: int) -> Iterator[int]:
     """Reserve memory for as many workers as fit, one at least, and yield their number; only where there is a limit."""
+    granted = getattr(_ahead, "workers", 0)
+    if granted:
+        yield min(wanted, granted)
+        return
     limit = process_limit() or 0
     with _budget.changed:
         # A planner never admits a call whose least need exceeds the limit, so that the wait ends.
@@ -57,3 +65,14 @@ def reserved(shared: int, each: int, wanted: int) -> Iterator[int]:
         with _budget.changed:
             _budget.taken -= taken
             _budget.changed.notify_all()
+
+
+@contextmanager
+def reserved_ahead(shared: int, each: int, wanted: int) -> Iterator[None]:
+    """Reserve likewise for several calls of this thread, one after the other, which then reserve nothing themselves."""
+    with reserved(shared, each, wanted) as workers:
+        _ahead.workers = workers
+        try:
+            yield
+        finally:
+            _ahead.workers = 0

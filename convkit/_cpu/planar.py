@@ -21,7 +21,7 @@ from .families import (
     planning_objection,
     reasons,
 )
-from .isa import tile_for
+from .isa import levels, tile_for
 from .machine import Machine
 from .planar_tiles import PlanarGradientSpec, PlanarSpec
 
@@ -30,6 +30,13 @@ FEW_CHANNELS = 4
 # Below this the depthwise kernels, which read the inside of an image in place, are as fast for one channel and filter:
 # 7x7 takes 0.9 of the time with them, 9x9 1.6 times as long (measured on an AMD EPYC 7003, docs/decisions/0010).
 LEAST_TAPS = 8 * 8
+# As many for filter gradients with AVX-512: 5x5 takes 0.7 of the time that the depthwise kernels need, 3x3 as long (AMD
+# EPYC 9004; with AVX2 they are alike up to 7x7).
+LEAST_GRADIENT_TAPS = 5 * 5
+# Up to so many taps, and with rows of float32 results that are nearly a multiple of so many bytes apart, these kernels
+# are faster with AVX-512 all the same: 0.8 of the time of the depthwise ones, which write narrower pieces of more rows
+# (1024 pixels a row under 3x3 and 5x5, AMD EPYC 9004).
+CROWDED_TAPS, CROWDED_BYTES, NEARLY = 5 * 5, 4096, 128
 # Smaller forward convolutions and filter gradients are done sooner by the register tiles than their images are laid out
 # in planes: 8x8 pixels of 4 channels under 8 3x3 filters in 0.75 and 0.6 of the time.
 LEAST_FLOPS = 50_000
@@ -51,6 +58,24 @@ def forget_specs() -> None:
     _spec.cache_clear()
 
 
+def _least_taps(problem: Problem, machine: Machine) -> int:
+    """Return the taps of a filter of one channel from which on these kernels are faster than the depthwise ones."""
+    g = problem.geometry
+    if "avx512" not in levels(machine.isa):
+        return LEAST_TAPS
+    if problem.op == "conv2d_backprop_filter":
+        return LEAST_GRADIENT_TAPS
+    row = problem.out.shape[2] * problem.out.itemsize
+    crowded = problem.dtype == "float32" and row > CROWDED_BYTES // 2 and -NEARLY <= _beyond(row) <= NEARLY
+    few = g.filter_size[0] * g.filter_size[1] <= CROWDED_TAPS and g.strides == (1, 1)
+    return 0 if crowded and few else LEAST_TAPS
+
+
+def _beyond(row: int) -> int:
+    """Return how far a row is from a multiple of CROWDED_BYTES."""
+    return (row + CROWDED_BYTES // 2) % CROWDED_BYTES - CROWDED_BYTES // 2
+
+
 class Planar(Implementation):
     """Few channels in or out: vectors along columns, taps broadcast, and no matrix product."""
 
@@ -70,7 +95,7 @@ class Planar(Implementation):
         if problem.empty:
             return None
         taps = g.filter_size[0] * g.filter_size[1]
-        if g.in_channels == g.out_channels == 1 and taps < LEAST_TAPS:
+        if g.in_channels == g.out_channels == 1 and taps < _least_taps(problem, machine):
             return f"the filter has {taps} taps only, and of one channel the depthwise kernels need no copies"
         width = tile_for(plan.arithmetic_of(problem.dtype), machine.isa).columns
         result = g.in_channels if problem.op == "conv2d_backprop_input" else g.out_channels

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from .._arrays import Operand
 from .._errors import WorkspaceError
 from .._geometry import ConvGeometry
 from . import _engine, plan
-from .isa import levels
 from .layouts import computes_as_is, settle_strides
 from .machine import Machine
 from .plan import SUM_BLOCK, TILES, Phase, Window
+from .vectors import Kernels
 
 # A tile's pixels and results take this part of the second-level cache.
 CACHE_PARTS = 2
@@ -32,22 +31,7 @@ LEAST_VECTORS = 1
 MOST_PARTIAL_BYTES = 16 * 2**20
 
 
-class Kernel(NamedTuple):
-    """The kernels of one level and dtype, and the numbers in one of their vectors."""
-
-    name: str
-    isa: str
-    arithmetic: str
-    lanes: int
-
-
-KERNELS = tuple(Kernel(*kernel) for kernel in _engine.planar_kernels())
-
-
-def kernel_for(arithmetic: str, isa: str) -> Kernel:
-    """Return the kernels of the highest level that ``isa`` includes, as `ck_planar_kernel_for` does."""
-    usable = levels(isa)
-    return [kernel for kernel in KERNELS if kernel.arithmetic == arithmetic and kernel.isa in usable][-1]
+KERNELS = Kernels.of(_engine.planar_kernels())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +168,7 @@ def _spec(
     machine: Machine,
 ) -> PlanarSpec:
     arithmetic = plan.arithmetic_of(filter.dtype)
-    kernel, size = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic)
+    kernel, size = KERNELS.best(arithmetic, machine.isa), plan.size_of(arithmetic)
     n_in, n_out = channels
     dense = image.strides[3] == image.itemsize
     interleaved = dense and n_in >= LEAST_VECTORS * kernel.lanes and n_out <= LINES
@@ -281,7 +265,7 @@ def filter_gradient_spec(
     """Plan a filter gradient."""
     arithmetic = plan.arithmetic_of(gradient.dtype)
     image, gradient, out = map(settle_strides, (image, gradient, out))
-    kernel, size, window = kernel_for(arithmetic, machine.isa), plan.size_of(arithmetic), plan.forward_window(g)
+    kernel, size, window = KERNELS.best(arithmetic, machine.isa), plan.size_of(arithmetic), plan.forward_window(g)
     lanes, n_in, n_out = kernel.lanes, g.in_channels, g.out_channels
     columns = plan.cut(-(-window.out_size[1] // lanes), BLOCK_VECTORS) * lanes
     columns = min(columns, window.out_size[1])
@@ -296,8 +280,8 @@ def filter_gradient_spec(
     slice_blocks = -(-blocks // slices)
     slices = -(-blocks // slice_blocks)
     scratch = (
-        plan.aligned(n_in * _channel_numbers(window, rows, columns, lanes) * size),
-        plan.aligned(filter_block * rows * -(-columns // lanes) * lanes * size),
+        plan.aligned(n_in * _channel_numbers(window, rows, columns, 1) * size),
+        plan.aligned(filter_block * rows * columns * size),
     )
     partial = tiles * slices * filter_block * sums * size
     if partial + sum(scratch) > limit:

@@ -2,6 +2,7 @@
 #ifndef EMULATED_H
 #define EMULATED_H
 
+#include "bfloat.h"
 #include "kernels.h"
 
 #include <float.h>
@@ -85,7 +86,19 @@ static inline f32_vector bf16_fma(bf16_vector a, bf16_vector b, f32_vector c)
     return c;
 }
 
+/* The instruction that rounds takes subnormal numbers for zeros, too. */
+static inline void bf16_round(char *to, f32_vector low, f32_vector high)
+{
+    uint16_t rounded[2 * EMULATED_LANES];
+    for (int i = 0; i < EMULATED_LANES; i++) {
+        rounded[i] = ck_bfloat_of_float(flushed(low.lane[i]));
+        rounded[EMULATED_LANES + i] = ck_bfloat_of_float(flushed(high.lane[i]));
+    }
+    memcpy(to, rounded, sizeof rounded);
+}
+
 #define T bf16
+#define ROUND bf16_round
 #define NUMBER ck_pair
 #define SUM f32
 #define SUM_NUMBER float

@@ -93,34 +93,92 @@ static void *numbers_between(const ck_depthwise_kernel *k, int64_t lowest, int64
 /* The lowest (`sign` -1) or highest (1) offset of `count` steps. */
 static int64_t reach(int64_t count, int64_t step, int sign) { return sign * step > 0 ? (count - 1) * step : 0; }
 
-static void try_row(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
+/* As `numbers`, now and then aligned as stores that bypass the caches need it. */
+static void *numbers_aligned(const ck_depthwise_kernel *k, int64_t count)
 {
-    int64_t tap_rows = between(0, 4), tap_cols = between(0, 8);
-    bool empty = tap_rows == 0 || tap_cols == 0, add = between(0, 1);
+    void *memory = numbers(k, count), *aligned;
+    size_t bytes = (size_t)(count * ck_size(k->arithmetic));
+    if (between(0, 1) || posix_memalign(&aligned, 64, bytes))
+        return memory;
+    memcpy(aligned, memory, bytes);
+    free(memory);
+    return aligned;
+}
+
+static void try_rows(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
+{
+    int64_t rows = between(1, 2), tap_rows = between(1, 4), tap_cols = between(0, 8), most = tap_rows + rows - 1;
+    int64_t x_first = between(0, most), x_end = between(0, 2) ? most : between(x_first, most);
+    bool empty = x_first >= x_end || tap_cols == 0, add = between(0, 1);
     bool left = tap_cols > 1 && between(0, 1), right = tap_cols > 1 && between(0, 1);
     int64_t x_tap = lanes + between(0, 3), x_step = between(0, 3) ? between(1, 2) * x_tap : lanes + between(0, 9);
     int64_t x_row = between(0, 90), w_tap = between(0, 1) ? lanes : -lanes - 1, w_row = between(-50, 50);
-    int64_t out_step = lanes + between(0, 3), outs = (positions - 1) * out_step + lanes;
-    void *x, *w, *out = numbers(k, outs), *expected = copy_of(k, out, outs);
-    void *x_memory = numbers_between(k, 0,
-                                     empty ? 0 : (tap_rows - 1) * x_row + (tap_cols - 1) * x_tap +
-                                                     (positions - 1) * x_step + lanes - 1, &x);
+    int64_t out_step = lanes + between(0, 3) * between(0, 1), out_row = positions * out_step + between(0, 1);
+    int64_t outs = (rows - 1) * out_row + (positions - 1) * out_step + lanes;
+    void *x, *w, *out = numbers_aligned(k, outs), *expected = copy_of(k, out, outs);
+    int64_t across = (tap_cols - 1) * x_tap + (positions - 1) * x_step + lanes - 1;
+    void *x_memory = numbers_between(k, empty ? 0 : x_first * x_row, empty ? 0 : (x_end - 1) * x_row + across, &x);
     void *w_memory = numbers_between(k, empty ? 0 : reach(tap_rows, w_row, -1) + reach(tap_cols, w_tap, -1),
                                      empty ? 0 : reach(tap_rows, w_row, 1) + reach(tap_cols, w_tap, 1) + lanes - 1, &w);
-    for (int64_t p = 0; p < positions; p++)
-        for (int64_t l = 0; l < lanes; l++) {
-            double sum = add ? get(k, out, p * out_step + l) : 0;
-            for (int64_t a = 0; a < tap_rows; a++)
-                for (int64_t b = 0; b < tap_cols; b++)
-                    if (!(left && p == 0 && b == 0) && !(right && p == positions - 1 && b == tap_cols - 1))
-                        sum += get(k, x, a * x_row + b * x_tap + p * x_step + l) * get(k, w, a * w_row + b * w_tap + l);
-            set(k, expected, p * out_step + l, sum);
-        }
-    const ck_depthwise_row row = {positions, lanes, tap_rows, tap_cols, x,   w,  x_row,
-                                  x_tap,     x_step, w_row,   w_tap,    out, out_step, add, left, right};
-    k->by_row(&row);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t p = 0; p < positions; p++)
+            for (int64_t l = 0; l < lanes; l++) {
+                int64_t to = i * out_row + p * out_step + l;
+                double sum = add ? get(k, out, to) : 0;
+                for (int64_t a = ck_max(0, x_first - i); a < ck_min(tap_rows, x_end - i); a++)
+                    for (int64_t b = 0; b < tap_cols; b++)
+                        if (!(left && p == 0 && b == 0) && !(right && p == positions - 1 && b == tap_cols - 1))
+                            sum += get(k, x, (i + a) * x_row + b * x_tap + p * x_step + l) *
+                                   get(k, w, a * w_row + b * w_tap + l);
+                set(k, expected, to, sum);
+            }
+    const ck_depthwise_rows r = {.rows = rows, .positions = positions, .lanes = lanes, .tap_rows = tap_rows,
+                                 .tap_cols = tap_cols, .x_first = x_first, .x_end = x_end, .fetches = between(0, 2),
+                                 .x = x, .w = w, .x_row = x_row, .x_tap = x_tap, .x_step = x_step, .w_row = w_row,
+                                 .w_tap = w_tap, .out = out, .out_row = out_row, .out_step = out_step, .add = add,
+                                 .left = left, .right = right, .streams = between(0, 1)};
+    k->by_rows(&r);
     CHECK(same(k, out, expected, outs));
     free(x_memory), free(w_memory), free(out), free(expected);
+}
+
+static void try_pairs(const ck_depthwise_kernel *k, int64_t pairs, int64_t lanes)
+{
+    int64_t tap_rows = between(1, 3), x_first = between(0, tap_rows), x_end = between(x_first, tap_rows);
+    bool left = between(0, 1), right = between(0, 1), head = between(0, 1), tail = between(0, 1);
+    int64_t x_tap = lanes + between(0, 3), x_row = between(0, 90), w_tap = between(0, 1) ? lanes : -lanes - 1;
+    int64_t w_row = between(-50, 50), out_step = lanes + between(0, 3) * between(0, 1);
+    int64_t first = x_first * x_row + (left ? x_tap : 0);
+    int64_t last = ck_max(first, (x_end - 1) * x_row + (pairs - right) * x_tap + lanes - 1);
+    void *x, *w, *out, *x_memory = numbers_between(k, first, last, &x);
+    void *w_memory = numbers_between(k, reach(tap_rows, w_row, -1) + reach(3, w_tap, -1),
+                                     reach(tap_rows, w_row, 1) + reach(3, w_tap, 1) + lanes - 1, &w);
+    int64_t skipped = head ? out_step : 0, outs = (2 * pairs - 1 - tail) * out_step + lanes - skipped;
+    void *memory = numbers_aligned(k, ck_max(1, outs)), *expected_memory = copy_of(k, memory, ck_max(1, outs));
+    out = (char *)memory - skipped * ck_size(k->arithmetic);
+    void *expected = (char *)expected_memory - skipped * ck_size(k->arithmetic);
+    for (int64_t p = 0; p < pairs; p++)
+        for (int64_t l = 0; l < lanes; l++) {
+            double one = 0, two = 0;
+            for (int64_t a = x_first; a < x_end; a++) {
+                int64_t from = a * x_row + p * x_tap + l, by = a * w_row + l;
+                double here = left && p == 0 ? 0 : get(k, x, from);
+                double next = right && p == pairs - 1 ? 0 : get(k, x, from + x_tap);
+                one += here * get(k, w, by + w_tap);
+                two += here * get(k, w, by + 2 * w_tap) + next * get(k, w, by);
+            }
+            if (!(head && p == 0))
+                set(k, expected, 2 * p * out_step + l, one);
+            if (!(tail && p == pairs - 1))
+                set(k, expected, (2 * p + 1) * out_step + l, two);
+        }
+    const ck_depthwise_rows r = {.rows = 1, .positions = pairs, .lanes = lanes, .tap_rows = tap_rows, .x_first = x_first,
+                                 .x_end = x_end, .fetches = between(0, 1), .x = x, .w = w, .x_row = x_row,
+                                 .x_tap = x_tap, .w_row = w_row, .w_tap = w_tap, .out = out, .out_step = out_step,
+                                 .left = left, .right = right, .streams = between(0, 1), .head = head, .tail = tail};
+    k->by_pairs(&r);
+    CHECK(same(k, memory, expected_memory, outs));
+    free(x_memory), free(w_memory), free(memory), free(expected_memory);
 }
 
 static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t lanes)
@@ -128,6 +186,7 @@ static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t la
     int64_t rows = between(1, 3), tap_rows = between(1, 5), tap_cols = between(1, 8), vector = k->lanes;
     int64_t x_tap = lanes + between(0, 3), x_step = between(0, 3) ? between(1, 2) * x_tap : lanes + between(0, 9);
     int64_t x_row = between(0, 90), x_down = between(0, 90), dy_down = between(0, 90), dy_step = lanes + between(0, 3);
+    bool left = tap_cols > 1 && between(0, 1), right = tap_cols > 1 && between(0, 1);
     int64_t width = ck_ceil_div(lanes, vector) * vector, sums_tap = width + between(0, 3);
     int64_t sums_row = tap_cols * sums_tap + between(0, 3);
     int64_t total = (tap_rows - 1) * sums_row + (tap_cols - 1) * sums_tap + width;
@@ -140,13 +199,13 @@ static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t la
             for (int64_t l = 0; l < lanes; l++) {
                 double sum = get(k, sums, a * sums_row + b * sums_tap + l);
                 for (int64_t r = 0; r < rows; r++)
-                    for (int64_t p = 0; p < positions; p++)
+                    for (int64_t p = left && b == 0; p < positions - (right && b == tap_cols - 1); p++)
                         sum += get(k, x, a * x_row + b * x_tap + r * x_down + p * x_step + l) *
                                get(k, dy, r * dy_down + p * dy_step + l);
                 set(k, expected, a * sums_row + b * sums_tap + l, sum);
             }
-    const ck_depthwise_sums s = {rows, positions, lanes, tap_rows, tap_cols, x, dy, x_row, x_tap, x_down, x_step,
-                                 dy_down, dy_step, sums, sums_row, sums_tap};
+    const ck_depthwise_sums s = {rows, positions, lanes, tap_rows, tap_cols, between(0, 2), x, dy, x_row, x_tap,
+                                 x_down, x_step, dy_down, dy_step, sums, sums_row, sums_tap, left, right};
     k->by_sums(&s);
     CHECK(same(k, sums, expected, total));
     free(x), free(dy), free(sums), free(expected);
@@ -217,12 +276,20 @@ static void each_position_and_lane_of_planes(void)
                     try_planes(ck_depthwise_kernels[i], grid, positions, lanes);
 }
 
-static void each_position_and_lane_of_a_row(void)
+static void each_position_and_lane_of_rows(void)
 {
     for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
         for (int64_t positions = 1; positions <= 27; positions++)
             for (int64_t lanes = 1; lanes <= 70; lanes++)
-                try_row(ck_depthwise_kernels[i], positions, lanes);
+                try_rows(ck_depthwise_kernels[i], positions, lanes);
+}
+
+static void each_pair_and_lane(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
+        for (int64_t pairs = 1; pairs <= 17; pairs++)
+            for (int64_t lanes = 1; lanes <= 70; lanes++)
+                try_pairs(ck_depthwise_kernels[i], pairs, lanes);
 }
 
 static void each_position_and_lane_of_sums(void)
@@ -258,7 +325,8 @@ static void each_length_of_a_copy(void)
 
 int main(void)
 {
-    RUN(each_position_and_lane_of_a_row);
+    RUN(each_position_and_lane_of_rows);
+    RUN(each_pair_and_lane);
     RUN(each_position_and_lane_of_planes);
     RUN(each_position_and_lane_of_sums);
     RUN(each_multiplier);

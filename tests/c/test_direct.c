@@ -43,6 +43,15 @@ static bool one_to_one(const ck_window *w)
            w->col_step == 1 && w->height == w->out_height && w->width == w->out_width;
 }
 
+/* Whether register tiles can round their sums into the result. */
+static bool rounds(const trial *t)
+{
+    const ck_direct *d = &t->d;
+    const ck_array *a = &t->result.array;
+    return d->kernel->across_rounded && d->out_channels % d->kernel->columns == 0 && a->type == CK_BF16 && !a->swapped &&
+           a->stride[3] == 2;
+}
+
 /* Uses arrays in place wherever they can be, or now and then not. */
 static void choose_places(trial *t, generator *r)
 {
@@ -54,9 +63,12 @@ static void choose_places(trial *t, generator *r)
         ck_direct_phase *phase = &t->phases[i];
         const ck_window *w = &phase->window;
         bool gathered = d->pixel_block != 0;
+        bool evenly = !gathered || even(&phase->out, d->images, w->out_height, w->out_width);
+        phase->clipped = image && !gathered && !stays_inside(w) && one_in(r, 2);
         phase->in_place = image && (gathered ? one_to_one(w) && even(&d->pixels.array, d->images, w->height, w->width)
-                                             : stays_inside(w));
-        phase->out_in_place = result && (!gathered || even(&phase->out, d->images, w->out_height, w->out_width));
+                                             : phase->clipped || stays_inside(w));
+        phase->out_in_place = result && evenly;
+        phase->rounded = !phase->clipped && !phase->out_in_place && evenly && rounds(t) && !one_in(r, 4);
     }
 }
 
@@ -136,6 +148,7 @@ static void pair_channels(trial *t)
     ck_pixels *p = &d->pixels;
     const int64_t *stride = t->image.array.stride;
     p->paired = d->in_channels;
+    p->pairing = d->kernel->pairing;
     p->plain = strided_usable(&t->image, CK_BF16) && stride[3] == 2 && d->in_channels % 2 == 0;
     for (int axis = 0; axis < 3; axis++)
         p->plain = p->plain && stride[axis] % (int64_t)sizeof(ck_pair) == 0;
@@ -232,7 +245,7 @@ static void tear_down(trial *t)
 static void products_equal_the_plain_convolution(void)
 {
     int levels[CK_ISAS] = {0}, in_place[2] = {0}, out_in_place[2] = {0}, blocks[2] = {0}, uneven[3] = {0}, pairs[2] = {0};
-    int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, evenly[2] = {0};
+    int many = 0, images = 0, tails = 0, staged = 0, gathered = 0, alone = 0, evenly[2] = {0}, clipped = 0, rounded = 0;
     for (int seed = 0; seed < CASES; seed++) {
         bool backward = seed / 3 % 2;
         WITH_TRIAL(t, seed, backward, small_integer);
@@ -253,6 +266,8 @@ static void products_equal_the_plain_convolution(void)
         gathered += t.d.pixel_block != 0;
         alone += !t.d.packed;
         evenly[0] += t.d.pixel_block && t.phases[0].in_place;
+        clipped += t.phases[0].clipped;
+        rounded += t.phases[0].rounded;
         evenly[1] += t.d.pixel_block && t.phases[0].out_in_place;
         const ck_window *w = &t.phases[0].window;
         uneven[0] += w->out_height % t.d.row_block != 0;
@@ -266,7 +281,7 @@ static void products_equal_the_plain_convolution(void)
     for (int i = 0; i < 2; i++)
         CHECK(in_place[i] >= 20 && out_in_place[i] >= 20 && blocks[i] >= 10);
     CHECK(gathered >= 400 && alone >= 200 && evenly[0] >= 10 && evenly[1] >= 10);
-    CHECK(pairs[0] >= 100 && pairs[1] >= 50);
+    CHECK(pairs[0] >= 100 && pairs[1] >= 50 && clipped >= 15 && rounded >= 15);
     CHECK(many >= 100 && images >= 50 && tails >= 100 && staged >= 100);
     CHECK(uneven[0] >= 50 && uneven[1] >= 50 && uneven[2] >= 50);
 }

@@ -18,16 +18,36 @@ static int64_t panels_of(const ck_direct_gradient *g) { return ck_ceil_div(g->ou
 
 static int64_t strips_of(const ck_direct_gradient *g) { return ck_ceil_div(g->in_channels, g->strip); }
 
+static int64_t blocks_in(const ck_direct_gradient *g, int64_t images, int64_t rows, int64_t cols)
+{
+    return ck_ceil_div(images, g->image_block) * ck_ceil_div(rows, g->row_block) * ck_ceil_div(cols, g->col_block);
+}
+
+/* All that are summed, one after another. */
+static int64_t blocks_of(const trial *t)
+{
+    const ck_direct_gradient *g = &t->g;
+    int64_t images = t->q.images, rows = t->q.grid[0], cols = t->q.grid[1];
+    if (ck_products(g->kernel->arithmetic) == 1)
+        return blocks_in(g, images, rows, cols);
+    return blocks_in(g, images / 2, rows, cols) + blocks_in(g, images % 2, rows / 2, cols) +
+           blocks_in(g, images % 2, rows % 2, cols / 2) + blocks_in(g, images % 2, rows % 2, cols % 2);
+}
+
 static void cut(trial *t, generator *r)
 {
     const problem *q = &t->q;
     ck_direct_gradient *g = &t->g;
-    int64_t rows = q->grid[0], cols = q->grid[1];
+    int64_t products = ck_products(g->kernel->arithmetic), images = q->images, rows = q->grid[0], cols = q->grid[1];
+    if (products == 2) { /* blocks are of the first pixels of pairs */
+        int64_t *halved = images > 1 ? &images : rows > 1 ? &rows : &cols;
+        *halved = ck_max(1, *halved / 2);
+    }
     g->row_block = one_in(r, 2) ? rows : between(r, 1, rows);
     g->col_block = one_in(r, 2) ? cols : between(r, 1, cols);
     bool whole = g->row_block == rows && g->col_block == cols;
-    int64_t products = ck_products(g->kernel->arithmetic), most = CK_SUM_BLOCK / products / (rows * cols);
-    g->image_block = whole ? between(r, 1, ck_min(q->images, most)) : 1;
+    int64_t most = CK_SUM_BLOCK / products / (rows * cols);
+    g->image_block = whole ? between(r, 1, ck_min(images, most)) : 1;
     g->strip = one_in(r, 2) ? q->in : between(r, 1, q->in);
     g->tap_block = between(r, 1, q->filter[0]);
     g->strip_block = between(r, 1, strips_of(g));
@@ -35,9 +55,7 @@ static void cut(trial *t, generator *r)
     g->panel_block = between(r, 1, panels_of(g));
     t->tiles = q->groups * ck_ceil_div(q->filter[0], g->tap_block) * ck_ceil_div(strips_of(g), g->strip_block) *
                ck_ceil_div(panels_of(g), g->panel_block);
-    t->blocks = ck_ceil_div(q->images, g->image_block) * ck_ceil_div(rows, g->row_block) *
-                ck_ceil_div(cols, g->col_block);
-    t->blocks = ck_ceil_div(t->blocks, products);
+    t->blocks = blocks_of(t);
     g->slice_blocks = one_in(r, 2) ? t->blocks : between(r, 1, t->blocks);
     g->slices = ck_ceil_div(t->blocks, g->slice_blocks);
     g->out_in_place = !one_in(r, 4) && !g->accumulate && g->slices == 1 && q->out % g->kernel->columns == 0 &&

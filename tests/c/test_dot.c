@@ -34,10 +34,10 @@ static buffer buffer_new(int64_t low, int64_t high, int64_t size, int64_t offset
 
 typedef struct {
     const ck_dot_kernel *kernel;
-    bool along, add, exact, integers;
+    bool along, rounded, add, exact, integers;
     int64_t rows, terms, a_step, b_step, ldc, segment_count;
     ck_segment segments[MOST_SEGMENTS];
-    buffer a, b, c;
+    buffer a, b, c, halves;
     /* What the kernel is to see and to give; a term is a product of numbers here. */
     double left[MOST_TERMS + 1][MOST_ROWS], right[MOST_TERMS + 1][MOST_COLUMNS], before[MOST_ROWS][MOST_COLUMNS];
 } trial;
@@ -88,6 +88,7 @@ static void make_operands(trial *t, generator *r)
     t->a = buffer_new(low[0], high[0], size, random_offset(r, unit), t->exact);
     t->b = buffer_new(low[1], high[1], size, random_offset(r, unit), t->exact);
     t->c = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, sum, random_offset(r, sum), t->exact);
+    t->halves = buffer_new(0, (t->rows - 1) * t->ldc + t->kernel->columns - 1, 2, random_offset(r, 2), t->exact);
 }
 
 static double draw(const trial *t, generator *r)
@@ -139,23 +140,27 @@ static bool close_enough(const trial *t, int64_t i, int64_t j, double seen)
         scale += fabsl(product);
     }
     long double eps = t->kernel->arithmetic == CK_F64 ? DBL_EPSILON : FLT_EPSILON;
-    return t->integers ? seen == (double)sum : fabsl(seen - sum) <= (long double)(terms + 1) * eps * scale;
+    if (t->integers)
+        return seen == (t->rounded ? ck_float_of_bfloat(ck_bfloat_of_float((float)sum)) : (double)sum);
+    long double error = (terms + 1) * eps * scale;
+    return fabsl(seen - sum) <= error + (t->rounded ? (fabsl(sum) + error) / 256 : 0);
 }
 
-/* Whether c holds the sums, and NaN in all its other bytes. */
+/* Whether c holds the sums, or `halves` holds them rounded, and NaN in all other bytes. */
 static bool right(trial *t)
 {
-    ck_type type = sum_type(t->kernel->arithmetic);
+    ck_type type = t->rounded ? t->kernel->arithmetic : sum_type(t->kernel->arithmetic);
+    const buffer *to = t->rounded ? &t->halves : &t->c;
     int64_t size = bytes_of(type);
     bool good = true;
     for (int64_t i = 0; i < t->rows; i++)
         for (int64_t j = 0; j < t->kernel->columns; j++) {
-            char *at = t->c.origin + (i * t->ldc + j) * size;
+            char *at = to->origin + (i * t->ldc + j) * size;
             good = good && close_enough(t, i, j, element(type, false, at));
             memset(at, NOTHING, (size_t)size);
         }
-    for (int64_t i = 0; i < t->c.bytes; i++)
-        good = good && t->c.memory[i] == NOTHING;
+    for (int64_t i = 0; i < to->bytes; i++)
+        good = good && to->memory[i] == NOTHING;
     return good;
 }
 
@@ -183,17 +188,23 @@ static void check_trial(trial *t, generator *r, bool many)
     place_segments(t, r, many);
     make_operands(t, r);
     fill(t, r);
-    unsigned char *a = copy_of(&t->a), *b = copy_of(&t->b);
-    (t->along ? t->kernel->along : t->kernel->across)(t->rows, t->a.origin, t->a_step, t->b.origin, t->b_step,
-                                                      t->segments, t->segment_count, t->c.origin, t->ldc, t->add);
-    bool a_kept = unchanged(&t->a, a), b_kept = unchanged(&t->b, b), good = a_kept && b_kept && right(t);
+    unsigned char *a = copy_of(&t->a), *b = copy_of(&t->b), *c = copy_of(&t->c);
+    if (t->rounded)
+        t->kernel->across_rounded(t->rows, t->a.origin, t->a_step, t->b.origin, t->segments, t->segment_count,
+                                  t->c.origin, t->ldc, t->add, t->halves.origin, 2 * t->ldc);
+    else
+        (t->along ? t->kernel->along : t->kernel->across)(t->rows, t->a.origin, t->a_step, t->b.origin, t->b_step,
+                                                          t->segments, t->segment_count, t->c.origin, t->ldc, t->add);
+    bool a_kept = unchanged(&t->a, a), b_kept = unchanged(&t->b, b), c_kept = unchanged(&t->c, c);
+    bool good = a_kept && b_kept && (c_kept || !t->rounded) && right(t);
     if (!good)
         fprintf(stderr, "%s %s: %d rows, %d terms in %d segments, add %d, exact %d\n", t->kernel->name,
-                t->along ? "along" : "across", (int)t->rows, (int)t->terms, (int)t->segment_count, t->add, t->exact);
+                t->rounded ? "rounded" : t->along ? "along" : "across", (int)t->rows, (int)t->terms, (int)t->segment_count, t->add, t->exact);
     CHECK(good);
     free(t->a.memory);
     free(t->b.memory);
     free(t->c.memory);
+    free(t->halves.memory);
 }
 
 /* The table's kernels, and the one that is not in it. */
@@ -205,14 +216,14 @@ static const ck_dot_kernel *kernel_number(int i)
     return i < count ? ck_dot_kernels[i] : i == count ? &ck_dot_bf16_emulated : NULL;
 }
 
-static void check_kernels(bool along, bool integers)
+static void check_kernels(bool along, bool rounded, bool integers)
 {
     static trial t;
     static const int64_t large[] = {63, 64, 65, 509, 511, 512};
     generator r = seeded((uint64_t)(2 * along + integers));
     const ck_dot_kernel *kernel;
     for (int k = 0; (kernel = kernel_number(k)); k++) {
-        if (!ck_isa_runs(kernel->isa))
+        if (!ck_isa_runs(kernel->isa) || (rounded && !kernel->across_rounded))
             continue;
         CHECK(kernel->rows <= MOST_ROWS && kernel->columns <= MOST_COLUMNS);
         for (int64_t rows = 1; rows <= kernel->rows; rows++)
@@ -220,6 +231,7 @@ static void check_kernels(bool along, bool integers)
                 for (int choice = 0; choice < 4; choice++) {
                     t.kernel = kernel;
                     t.along = along;
+                    t.rounded = rounded;
                     t.integers = integers;
                     t.add = choice & 1;
                     t.rows = rows;
@@ -229,10 +241,12 @@ static void check_kernels(bool along, bool integers)
     }
 }
 
-static void sums_across_neighbouring_terms_are_exact(void) { check_kernels(false, true); }
-static void sums_along_neighbouring_rows_are_exact(void) { check_kernels(true, true); }
-static void rounded_sums_across_stay_within_their_bound(void) { check_kernels(false, false); }
-static void rounded_sums_along_stay_within_their_bound(void) { check_kernels(true, false); }
+static void sums_across_neighbouring_terms_are_exact(void) { check_kernels(false, false, true); }
+static void sums_along_neighbouring_rows_are_exact(void) { check_kernels(true, false, true); }
+static void sums_across_become_the_nearest_halves(void) { check_kernels(false, true, true); }
+static void rounded_sums_across_stay_within_their_bound(void) { check_kernels(false, false, false); }
+static void rounded_sums_along_stay_within_their_bound(void) { check_kernels(true, false, false); }
+static void halves_of_sums_across_stay_within_their_bound(void) { check_kernels(false, true, false); }
 
 static void kernels_are_chosen_by_level(void)
 {
@@ -321,7 +335,6 @@ static void halves_are_stored_as_in_portable_code(void)
     enum { MANY = 4096 };
     static float values[MANY];
     static uint16_t seen[MANY], expected[MANY];
-    const ck_array array = {.type = CK_F16};
     generator r = seeded(3);
     for (int round = 0; round < 40; round++) {
         for (int i = 0; i < MANY; i++) { /* floats of every size; ties of halves among them */
@@ -329,8 +342,12 @@ static void halves_are_stored_as_in_portable_code(void)
             memcpy(values + i, &bits, sizeof bits);
         }
         for (int k = 0; ck_dot_kernels[k]; k++) {
-            if (ck_dot_kernels[k]->arithmetic != CK_F32 || !ck_isa_runs(ck_dot_kernels[k]->isa))
+            if (ck_dot_kernels[k]->arithmetic == CK_F64 || !ck_isa_runs(ck_dot_kernels[k]->isa))
                 continue;
+            bool pairs = ck_dot_kernels[k]->arithmetic == CK_BF16;
+            for (int i = 0; pairs && i < MANY; i++)
+                values[i] = fabsf(values[i]) < FLT_MIN ? copysignf(0, values[i]) : values[i];
+            const ck_array array = {.type = pairs ? CK_BF16 : CK_F16};
             ck_store_fn store = ck_storer_for(&array, ck_dot_kernels[k]), plain = ck_storer(&array, CK_F32);
             int64_t n = between(&r, 0, MANY / 3), to_step = between(&r, 1, 3), from_step = between(&r, 1, 3);
             memset(seen, 0, sizeof seen);
@@ -401,6 +418,8 @@ int main(void)
     RUN(halves_are_stored_as_in_portable_code);
     RUN(sums_across_neighbouring_terms_are_exact);
     RUN(sums_along_neighbouring_rows_are_exact);
+    RUN(sums_across_become_the_nearest_halves);
+    RUN(halves_of_sums_across_stay_within_their_bound);
     RUN(rounded_sums_across_stay_within_their_bound);
     RUN(rounded_sums_along_stay_within_their_bound);
     RUN(pairs_take_subnormal_numbers_for_zeros);

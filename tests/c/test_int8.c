@@ -8,7 +8,7 @@
 
 extern const ck_int8_kernel ck_int8_lanes8, ck_int8_lanes16, ck_int8_emulated;
 
-enum { MOST_TAPS = 4, GUARD_BYTES = 64, NOTHING = 0xa5 };
+enum { MOST_TAPS = 6, GUARD_BYTES = 64, NOTHING = 0xa5 };
 
 typedef struct {
     ck_int8 d;
@@ -96,21 +96,31 @@ static void cut_into_tiles(problem *p, generator *r)
     d->image_block = whole ? between(r, 1, d->images) : 1;
     d->panel_block = between(r, 1, panels);
     d->pitch = d->in_channels + (one_in(r, 3) ? between(r, 1, 9) : 0);
+    if (d->depthwise)
+        d->pitch = CK_UNIT_BYTES * k->columns;
     bool neighbours = d->pitch == d->in_channels;
     for (int64_t b = 1; b < w->cols; b++)
         neighbours = neighbours && w->col_at[b] - w->col_at[b - 1] == 1;
-    const int64_t taps = neighbours ? 1 : w->cols;
+    const int64_t taps = d->depthwise ? ck_ceil_div(w->cols, CK_UNIT_BYTES) : neighbours ? 1 : w->cols;
     d->runs = p->runs;
     d->run_count = w->rows * taps;
     for (int64_t i = 0; i < d->run_count; i++)
-        p->runs[i] = (ck_int8_run){i / taps, i % taps, d->in_channels * w->cols / taps};
+        if (d->depthwise)
+            p->runs[i] = (ck_int8_run){i / taps, i % taps * CK_UNIT_BYTES,
+                                       ck_min(CK_UNIT_BYTES, w->cols - i % taps * CK_UNIT_BYTES)};
+        else
+            p->runs[i] = (ck_int8_run){i / taps, i % taps, d->in_channels * w->cols / taps};
     const int64_t high = (d->row_block - 1) * w->row_step + w->row_at[w->rows - 1] - w->row_at[0] + 1;
     const int64_t wide = (d->col_block - 1) * w->col_step + w->col_at[w->cols - 1] - w->col_at[0] + 1;
-    d->row_pitch = wide * d->pitch;
+    const bool one = d->depthwise && w->cols <= (k->pairs_saturate ? 2 : 4);
+    const int64_t step = w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1, laid = one ? d->col_block : wide;
+    const int64_t reach = (laid - 1) * (one ? w->col_step : 1) + (ck_min(CK_UNIT_BYTES, w->cols) - 1) * step + 1;
+    d->row_pitch = laid * d->pitch;
     int64_t packed = 0;
     for (int form = CK_BYTES; form < (k->pairs_saturate ? CK_FORMS : CK_WORDS); form++) {
         ck_int8_form *f = &d->form[form];
-        f->steps = d->run_count * ck_ceil_div(p->runs[0].count, ck_form_unit((ck_form)form));
+        for (int64_t i = 0; i < d->run_count; i++)
+            f->steps += ck_ceil_div(p->runs[i].count, ck_form_unit((ck_form)form));
         f->block_steps = one_in(r, 2) ? f->steps : between(r, 1, f->steps);
         f->packed_at = packed;
         packed += units * f->steps * k->columns * CK_UNIT_BYTES;
@@ -122,7 +132,8 @@ static void cut_into_tiles(problem *p, generator *r)
     d->peaks_at = packed + units * w->rows * k->columns * 4;
     d->packed = malloc((size_t)(d->peaks_at + units * 4));
     const int64_t pixels = d->image_block * d->row_block * d->col_block * k->columns;
-    d->stage_bytes = ck_ceil_div(d->image_block * high * d->row_pitch * 2 + CK_UNIT_BYTES, 64) * 64;
+    const int64_t beyond = d->depthwise ? reach * k->columns : CK_UNIT_BYTES;
+    d->stage_bytes = ck_ceil_div(d->image_block * high * d->row_pitch * 2 + beyond, 64) * 64;
     d->sums_bytes = d->side_bytes = d->out_bytes = pixels * 4;
     d->factor_bytes = d->panel_block * 12 * CK_INT8_MOST_COLUMNS;
     d->units = ck_int8_units(d);
@@ -144,8 +155,17 @@ static void set_up(problem *p, generator *r, const ck_int8_kernel *kernel)
     d->groups = one_in(r, 3) ? between(r, 2, 5) : 1;
     d->in_channels = between(r, 1, 17);
     d->out_channels = one_in(r, 2) ? between(r, 1, 17) : between(r, 1, 70);
-    p->channels[0] = d->groups * d->in_channels;
+    d->depthwise = one_in(r, 4);
+    if (d->depthwise) {
+        d->groups = d->in_channels = 1;
+    } else if (one_in(r, 3)) { /* pixels that may be read where they lie */
+        w->height = w->out_height, w->width = w->out_width;
+        w->rows = w->cols = w->row_step = w->col_step = 1;
+        p->row_at[0] = p->col_at[0] = 0;
+        d->in_channels = 4 * between(r, 1, 9);
+    }
     p->channels[1] = d->groups * d->out_channels;
+    p->channels[0] = d->depthwise ? d->out_channels : d->groups * d->in_channels;
     lay_out(r, &d->image, one_in(r, 2) ? CK_I8 : CK_U8, d->images, w->height, w->width, p->channels[0], &p->memory[0],
             &p->bytes[0]);
     const bool large = one_in(r, 2), equal = one_in(r, 8);
@@ -221,7 +241,7 @@ static int32_t sum_at(const ck_int8 *d, int64_t n, int64_t y, int64_t x, int64_t
             if (row < 0 || row >= w->height || col < 0 || col >= w->width)
                 continue;
             for (int64_t c = 0; c < d->in_channels; c++) {
-                const char *pixel = element(&d->image, n, row, col, group * d->in_channels + c);
+                const char *pixel = element(&d->image, n, row, col, d->depthwise ? k : group * d->in_channels + c);
                 const int64_t value = d->image.type == CK_I8 ? (int8_t)*pixel : (uint8_t)*pixel;
                 const int8_t weight = (int8_t)d->filter[a * d->filter_stride[0] + b * d->filter_stride[1] +
                                                         c * d->filter_lane + (group * d->out_channels + k) * d->filter_out];
@@ -240,12 +260,11 @@ static void native(const ck_int8_image *image, const char *from, unsigned char *
 /* Finishes one sum with the kernel's own epilogue, which is tested elsewhere, as the only channel of one row. */
 static bool right(const ck_int8 *d, int32_t sum, int64_t channel, const char *side, const char *out)
 {
-    int32_t sums[CK_INT8_MOST_COLUMNS] = {sum}, correction[CK_INT8_MOST_COLUMNS] = {0};
+    const int32_t sums[CK_INT8_MOST_COLUMNS] = {
+        (int32_t)((uint32_t)sum + (d->integer_bias ? (uint32_t)d->integer_bias[channel] : 0u))};
     float scale[CK_INT8_MOST_COLUMNS] = {d->scale[d->scale_per_channel ? channel : 0]};
     float bias[CK_INT8_MOST_COLUMNS] = {d->bias ? d->bias[channel] : -0.0f};
-    if (d->integer_bias)
-        correction[0] = d->integer_bias[channel];
-    const ck_int8_epilogue e = {d->out.type, d->side.type, correction, scale, bias, d->side_scale, d->low, d->high,
+    const ck_int8_epilogue e = {d->out.type, d->side.type, scale, bias, d->side_scale, d->low, d->high,
                                 d->output_zero_point, d->relu};
     unsigned char beside[4] = {0}, wanted[4], seen[4];
     if (d->side.type == CK_F32)

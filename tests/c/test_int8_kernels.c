@@ -59,14 +59,23 @@ static int number(generator *r, int kind, int low, int high)
     return kind == 0 ? low : kind == 1 ? high : (int)between(r, low, high);
 }
 
+/* Where the sums of a call of `dot` begin, and where their results go. */
+typedef enum { ON_C, FROM_START, TO_BYTES } way;
+
+static ck_int8_epilogue random_epilogue(generator *r, ck_type out_type, ck_type side_type, float *scale, float *bias);
+static bool right(const ck_int8_epilogue *e, int64_t j, int32_t sum, const unsigned char *side, const unsigned char *out);
+
 static void check_dot(const ck_int8_kernel *kernel, generator *r, ck_form form, int64_t rows, int64_t steps)
 {
     const int64_t unit = ck_form_unit(form), columns = kernel->columns, reach = steps + 3;
     const int64_t a_step = one_in(r, 2) ? reach * CK_UNIT_BYTES : between(r, 1, 9);
-    const bool add = one_in(r, 2), pairs = form == CK_BYTES && kernel->pairs_saturate;
+    const bool pairs = form == CK_BYTES && kernel->pairs_saturate;
+    const way how = (way)between(r, ON_C, TO_BYTES);
+    const uint8_t flip = form == CK_BYTES && !kernel->pairs_saturate && one_in(r, 2) ? 0x80 : 0;
     const int kind = (int)between(r, 0, 4), x_low = form == CK_WORDS ? -255 : 0, x_high = 255;
     room a = room_new(r, (rows - 1) * a_step + reach * CK_UNIT_BYTES), b = room_new(r, steps * columns * CK_UNIT_BYTES);
-    room c = room_new(r, rows * columns * 4);
+    room c = room_new(r, rows * columns * 4), start = room_new(r, columns * 4);
+    room side = room_new(r, rows * columns), out = room_new(r, rows * columns);
     int64_t *at = malloc((size_t)(steps + 1) * sizeof *at);
     for (int64_t s = 0; s < steps; s++)
         at[s] = between(r, 0, reach - 1) * CK_UNIT_BYTES;
@@ -82,11 +91,15 @@ static void check_dot(const ck_int8_kernel *kernel, generator *r, ck_form form, 
         int16_t w = (int16_t)(pairs ? number(r, kind, -64, 64) : number(r, (int)between(r, 0, 4), -128, 127));
         memcpy(b.data + i * ck_form_size(form), &w, (size_t)ck_form_size(form));
     }
-    uint32_t *expected = calloc((size_t)(rows * columns), 4);
+    for (int64_t i = 0; i < side.bytes; i++)
+        side.data[i] = (unsigned char)next_bits(r);
+    uint32_t *expected = calloc((size_t)(rows * columns), 4), *begin = calloc((size_t)columns, 4);
+    for (int64_t j = 0; j < columns; j++)
+        begin[j] = next_bits(r);
+    memcpy(start.data, begin, (size_t)start.bytes);
     for (int64_t i = 0; i < rows * columns; i++) {
-        int32_t before = (int32_t)next_bits(r);
-        memcpy(c.data + i * 4, &before, 4);
-        expected[i] = add ? (uint32_t)before : 0;
+        expected[i] = how == ON_C ? (uint32_t)next_bits(r) : begin[i % columns];
+        memcpy(c.data + i * 4, &expected[i], 4 * (how == ON_C));
     }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t s = 0; s < steps; s++)
@@ -98,18 +111,34 @@ static void check_dot(const ck_int8_kernel *kernel, generator *r, ck_form form, 
                     memcpy(&x16, x, sizeof x16 * (form == CK_WORDS));
                     memcpy(&w16, w, sizeof w16 * (form == CK_WORDS));
                     expected[i * columns + j] +=
-                        form == CK_WORDS ? (uint32_t)(x16 * w16) : (uint32_t)(*x * (int8_t)*w);
+                        form == CK_WORDS ? (uint32_t)(x16 * w16) : (uint32_t)((*x ^ flip) * (int8_t)*w);
                 }
-    kernel->dot[form](rows, a.data, a_step, at, steps, b.data, (int32_t *)(void *)c.data, add);
-    const bool good = memcmp(c.data, expected, (size_t)c.bytes) == 0;
+    float scale[CK_INT8_MOST_COLUMNS], bias[CK_INT8_MOST_COLUMNS];
+    static const ck_type sides[] = {CK_TYPES, CK_I8, CK_U8};
+    const ck_int8_epilogue e =
+        random_epilogue(r, one_in(r, 2) ? CK_I8 : CK_U8, sides[between(r, 0, 2)], scale, bias);
+    const ck_int8_products products = {
+        .a = a.data, .a_step = a_step, .at = at, .steps = steps, .b = b.data, .flip = flip,
+        .start = how == ON_C ? NULL : (const int32_t *)(const void *)start.data,
+        .c = (int32_t *)(void *)c.data, .epilogue = how == TO_BYTES ? &e : NULL,
+        .side = (const char *)side.data, .side_step = columns, .out = (char *)out.data, .out_step = columns,
+    };
+    kernel->dot[form](rows, &products);
+    bool good = how == TO_BYTES || memcmp(c.data, expected, (size_t)c.bytes) == 0;
+    for (int64_t i = 0; how == TO_BYTES && i < out.bytes; i++)
+        good = good && right(&e, i % columns, (int32_t)expected[i], side.data + i, out.data + i);
     if (!good)
-        fprintf(stderr, "%s form %d: %d rows, %d steps, add %d\n", kernel->name, form, (int)rows, (int)steps, add);
+        fprintf(stderr, "%s form %d: %d rows, %d steps, way %d\n", kernel->name, form, (int)rows, (int)steps, how);
     CHECK(good);
     free(expected);
+    free(begin);
     free(at);
     room_free(&a);
     room_free(&b);
     room_free(&c);
+    room_free(&start);
+    room_free(&side);
+    room_free(&out);
 }
 
 static void check_dots(const ck_int8_kernel *kernel, generator *r)
@@ -117,8 +146,8 @@ static void check_dots(const ck_int8_kernel *kernel, generator *r)
     for (int form = CK_BYTES; form < CK_FORMS; form++) {
         CHECK((kernel->dot[form] != NULL) == (kernel->rows[form] > 0));
         for (int64_t rows = 1; rows <= kernel->rows[form]; rows++)
-            for (int64_t steps = 0; steps < 20; steps++)
-                check_dot(kernel, r, (ck_form)form, rows, steps < 18 ? steps : 63 + steps);
+            for (int64_t steps = 0; steps < 40; steps++)
+                check_dot(kernel, r, (ck_form)form, rows, steps < 38 ? steps / 2 : 43 + steps);
     }
 }
 
@@ -138,10 +167,12 @@ static void check_longest(const ck_int8_kernel *kernel, generator *r)
     for (int64_t t = 0; t < TERMS; t++, weights += (uint32_t)-128)
         b[(t / 4 * kernel->columns) * 4 + t % 4] = -128;
     int32_t c[CK_INT8_MOST_COLUMNS];
-    kernel->dot[CK_BYTES](1, pixel, 0, at, STEPS, b, c, false);
+    static const int32_t zeros[CK_INT8_MOST_COLUMNS];
+    const ck_int8_products products = {.a = pixel, .at = at, .steps = STEPS, .b = b, .start = zeros, .c = c};
+    kernel->dot[CK_BYTES](1, &products);
     CHECK((uint32_t)c[0] - 128u * weights == (uint32_t)TERMS * 128u * 128u);
     memset(pixel, 255, sizeof pixel);
-    kernel->dot[CK_BYTES](1, pixel, 0, at, STEPS, b, c, false);
+    kernel->dot[CK_BYTES](1, &products);
     CHECK((int32_t)((uint32_t)c[0] - 128u * weights) == -128 * 127 * TERMS);
     free(at);
     free(b);
@@ -169,10 +200,9 @@ static float side_of(ck_type type, const unsigned char *at)
 
 static bool right(const ck_int8_epilogue *e, int64_t j, int32_t sum, const unsigned char *side, const unsigned char *out)
 {
-    int32_t acc = (int32_t)((uint32_t)sum + (uint32_t)e->correction[j]);
     if (e->out == CK_I32)
-        return memcmp(&acc, out, 4) == 0;
-    volatile float t = (float)acc * e->scale[j];
+        return memcmp(&sum, out, 4) == 0;
+    volatile float t = (float)sum * e->scale[j];
     if (e->side != CK_TYPES)
         t = fmaf(side_of(e->side, side), e->side_scale, t);
     t = t + e->bias[j];
@@ -185,21 +215,13 @@ static bool right(const ck_int8_epilogue *e, int64_t j, int32_t sum, const unsig
     return *out == (unsigned char)((int)rintf(clipped) + e->zero_point);
 }
 
-static void check_epilogue(const ck_int8_kernel *kernel, generator *r, ck_type out_type, ck_type side_type)
+static ck_int8_epilogue random_epilogue(generator *r, ck_type out_type, ck_type side_type, float *scale, float *bias)
 {
-    const int64_t rows = between(r, 1, 11), columns = kernel->columns;
-    const int64_t count = one_in(r, 2) ? columns : between(r, 1, columns), gap = one_in(r, 2) ? 0 : between(r, 1, 7);
-    const int64_t side_bytes = side_type == CK_TYPES ? 0 : count * size_of(side_type), out_bytes = count * size_of(out_type);
-    room sums = room_new(r, rows * columns * 4);
-    room side = room_new(r, rows * side_bytes + (rows - 1) * gap), out = room_new(r, rows * out_bytes + (rows - 1) * gap);
-    int32_t correction[CK_INT8_MOST_COLUMNS];
-    float scale[CK_INT8_MOST_COLUMNS], bias[CK_INT8_MOST_COLUMNS];
-    for (int64_t j = 0; j < columns; j++) {
-        correction[j] = (int32_t)between(r, -1000, 1000);
+    for (int64_t j = 0; j < CK_INT8_MOST_COLUMNS; j++) {
         scale[j] = any_float(r);
         bias[j] = one_in(r, 3) ? -0.0f : any_float(r);
     }
-    ck_int8_epilogue e = {.out = out_type, .side = side_type, .correction = correction, .scale = scale, .bias = bias,
+    ck_int8_epilogue e = {.out = out_type, .side = side_type, .scale = scale, .bias = bias,
                           .side_scale = any_float(r), .relu = out_type == CK_F32 && one_in(r, 2)};
     if (size_of(out_type) == 1) {
         const int low = out_type == CK_I8 ? -128 : 0;
@@ -207,6 +229,18 @@ static void check_epilogue(const ck_int8_kernel *kernel, generator *r, ck_type o
         e.low = one_in(r, 2) ? 0 : (float)(low - e.zero_point);
         e.high = (float)(low + 255 - e.zero_point);
     }
+    return e;
+}
+
+static void check_epilogue(const ck_int8_kernel *kernel, generator *r, ck_type out_type, ck_type side_type)
+{
+    const int64_t rows = between(r, 1, 11), columns = kernel->columns;
+    const int64_t count = one_in(r, 2) ? columns : between(r, 1, columns), gap = one_in(r, 2) ? 0 : between(r, 1, 7);
+    const int64_t side_bytes = side_type == CK_TYPES ? 0 : count * size_of(side_type), out_bytes = count * size_of(out_type);
+    room sums = room_new(r, rows * columns * 4);
+    room side = room_new(r, rows * side_bytes + (rows - 1) * gap), out = room_new(r, rows * out_bytes + (rows - 1) * gap);
+    float scale[CK_INT8_MOST_COLUMNS], bias[CK_INT8_MOST_COLUMNS];
+    const ck_int8_epilogue e = random_epilogue(r, out_type, side_type, scale, bias);
     for (int64_t i = 0; i < rows * columns; i++) {
         int32_t sum = one_in(r, 8) ? (int32_t)next_bits(r) : (int32_t)between(r, -5000, 5000);
         memcpy(sums.data + i * 4, &sum, 4);

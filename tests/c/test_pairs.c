@@ -1,5 +1,6 @@
 /* Tests of how bfloat16 numbers are laid down in pairs, against plain loops. */
 #include "check.h"
+#include "isa.h"
 #include "pairs.h"
 #include "random.h"
 
@@ -26,6 +27,13 @@ static uint16_t number(const unsigned char *at)
     uint16_t value;
     memcpy(&value, at, sizeof value);
     return value;
+}
+
+/* What some level of this CPU has for laying down pairs, or NULL, as all have. */
+static const ck_pairing *some_bulk(generator *r)
+{
+    const ck_dot_kernel *kernel = ck_dot_kernel_for(CK_BF16, ck_best_isa());
+    return kernel && one_in(r, 2) ? kernel->pairing : NULL;
 }
 
 /* Steps of two dimensions, either of them the denser one, that reach no element twice. */
@@ -69,7 +77,7 @@ static void pairs_are_of_the_numbers_that_steps_name(void)
             for (int64_t j = 0; j < n1; j++)
                 expected[i * t0 + j * t1] =
                     (ck_pair){a ? number(a + i * f0 + j * f1) : 0, b ? number(b + i * f0 + j * f1) : 0};
-        ck_pair_up(to, t0, t1, (const char *)a, (const char *)b, f0, f1, n0, n1);
+        ck_pair_up(some_bulk(&r), to, t0, t1, (const char *)a, (const char *)b, f0, f1, n0, n1);
         CHECK(memcmp(to, expected, sizeof to) == 0);
     }
     CHECK(zeros >= CASES / 8 && backwards >= CASES / 10 && neighbours >= CASES / 8);
@@ -90,7 +98,7 @@ static void rows_of_an_odd_length_end_in_zero(void)
                 const unsigned char *at = from[0] + i * f0 + 2 * p * f1;
                 expected[i * t0 + p * t1] = (ck_pair){number(at), 2 * p + 1 < n1 ? number(at + f1) : 0};
             }
-        ck_pair_neighbours(to, t0, t1, (const char *)from[0], f0, f1, n0, n1);
+        ck_pair_neighbours(some_bulk(&r), to, t0, t1, (const char *)from[0], f0, f1, n0, n1);
         CHECK(memcmp(to, expected, sizeof to) == 0);
     }
 }

@@ -1,5 +1,7 @@
 #include "convert.h"
 
+#include "bfloat.h"
+
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -59,16 +61,6 @@ static inline uint16_t half_of_float(float value)
     return (uint16_t)(sign | (bits + 0xfffu + (bits >> 13 & 1u) - 0x38000000u) >> 13);
 }
 
-static inline float float_of_bfloat(uint16_t value) { return float_of_bits((uint32_t)value << 16); }
-
-static inline uint16_t bfloat_of_float(float value)
-{
-    uint32_t bits = bits_of_float(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 #define SAME(v) (v)
 #define SIGNED8(v) ((int8_t)(v))
 #define SIGNED16(v) ((int16_t)(v))
@@ -126,7 +118,7 @@ static inline uint16_t bfloat_of_float(float value)
 
 LOADERS(f32, uint32_t, __builtin_bswap32, float_of_bits, float)
 LOADERS(f16, uint16_t, __builtin_bswap16, float_of_half, float)
-LOADER(load_bf16, uint16_t, SAME, float_of_bfloat, float)
+LOADER(load_bf16, uint16_t, SAME, ck_float_of_bfloat, float)
 LOADER(load_bool_f32, uint8_t, SAME, TRUTH, float)
 LOADER(load_i8_f32, uint8_t, SAME, SIGNED8, float)
 LOADER(load_u8_f32, uint8_t, SAME, SAME, float)
@@ -147,7 +139,7 @@ STORER(store_f32, uint32_t, SAME, float_of_bits, bits_of_float, float)
 STORER(store_swapped_f32, uint32_t, __builtin_bswap32, float_of_bits, bits_of_float, float)
 STORER(store_f16, uint16_t, SAME, float_of_half, half_of_float, float)
 STORER(store_swapped_f16, uint16_t, __builtin_bswap16, float_of_half, half_of_float, float)
-STORER(store_bf16, uint16_t, SAME, float_of_bfloat, bfloat_of_float, float)
+STORER(store_bf16, uint16_t, SAME, ck_float_of_bfloat, ck_bfloat_of_float, float)
 STORER(store_f64, uint64_t, SAME, double_of_bits, bits_of_double, double)
 STORER(store_swapped_f64, uint64_t, __builtin_bswap64, double_of_bits, bits_of_double, double)
 
@@ -205,8 +197,9 @@ ck_store_fn ck_storer(const ck_array *array, ck_type arithmetic)
 }
 
 /* A transposition runs along the array's dense dimension in pieces of this length, so that the lines it touches on the
- * other side stay in the first-level cache from one piece to the next. */
-enum { PIECE = 64 };
+ * other side stay in the first-level cache from one piece to the next; on the way back, so many rows at once, which are a
+ * line of float32 numbers. */
+enum { PIECE = 64, TURNED = 16 };
 
 /* Four rows of n dense numbers become n rows of four. */
 static void turn_f32(const char *from, int64_t from_step, float *to, int64_t to_step, int64_t n)
@@ -281,6 +274,26 @@ void ck_load_block(ck_load_fn load, int64_t size, char *to, int64_t t0, int64_t 
     }
 }
 
+/* TURNED rows of the array, of at most PIECE elements, whose numbers lie f1 apart and those of the rows side by side; each
+ * is first made a dense row. */
+static void store_turned(ck_store_fn store, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f1,
+                         int64_t n, bool add)
+{
+    double rows[TURNED * PIECE];
+    char *dense = (char *)rows;
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4)
+        if (size == (int64_t)sizeof(float))
+            turn_f32(from + j * f1 * size, f1 * size, (float *)(void *)dense + j, PIECE, TURNED);
+        else
+            turn_f64(from + j * f1 * size, f1 * size, rows + j, PIECE, TURNED);
+    for (; j < n; j++)
+        for (int i = 0; i < TURNED; i++)
+            memcpy(dense + (i * PIECE + j) * size, from + (j * f1 + i) * size, (size_t)size);
+    for (int i = 0; i < TURNED; i++)
+        store(to + i * t0, t1, dense + i * PIECE * size, 1, n, add);
+}
+
 void ck_store_block(ck_store_fn store, int64_t size, char *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
                     int64_t f1, int64_t n0, int64_t n1, bool add)
 {
@@ -291,7 +304,11 @@ void ck_store_block(ck_store_fn store, int64_t size, char *to, int64_t t0, int64
         swap = n0, n0 = n1, n1 = swap;
     }
     int64_t piece = f1 == 1 ? n1 : PIECE;
-    for (int64_t start = 0; start < n1; start += piece)
-        for (int64_t i = 0; i < n0; i++)
-            store(to + i * t0 + start * t1, t1, from + (i * f0 + start * f1) * size, f1, ck_min(piece, n1 - start), add);
+    for (int64_t start = 0; start < n1; start += piece) {
+        int64_t i = 0, n = ck_min(piece, n1 - start);
+        for (; f0 == 1 && f1 != 1 && i + TURNED <= n0; i += TURNED)
+            store_turned(store, size, to + i * t0 + start * t1, t0, t1, from + (i + start * f1) * size, f1, n, add);
+        for (; i < n0; i++)
+            store(to + i * t0 + start * t1, t1, from + (i * f0 + start * f1) * size, f1, n, add);
+    }
 }

@@ -14,6 +14,17 @@ static void reach_of(const int64_t *at, int64_t taps, int64_t first, int64_t cou
     *length = (count - 1) * step + high - low + 1;
 }
 
+/* Every second number, in loops that compilers make vectors of: strides of 2 are the usual ones. */
+#define EVERY_SECOND(NAME, TYPE)                                                                                       \
+    static void NAME(const TYPE *restrict from, int64_t count, TYPE *restrict to)                                      \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            to[i] = from[2 * i];                                                                                       \
+    }
+
+EVERY_SECOND(every_second_f32, float)
+EVERY_SECOND(every_second_f64, double)
+
 /* Copies one row of a plane: of every remainder, the columns col0 + remainder + i * step for i < pitch. */
 static void stage_row(const ck_pixels *pixels, int64_t width, int64_t size, const char *row, int64_t col0, int64_t step,
                       int64_t pitch, char *to)
@@ -28,6 +39,10 @@ static void stage_row(const ck_pixels *pixels, int64_t width, int64_t size, cons
         const char *from = row + (first + left * step) * stride;
         if (pixels->plain && step == 1)
             memcpy(to + left * size, from, (size_t)((right - left) * size));
+        else if (pixels->plain && step == 2 && stride == size && size == 8)
+            every_second_f64((const double *)from, right - left, (double *)(to + left * size));
+        else if (pixels->plain && step == 2 && stride == size)
+            every_second_f32((const float *)from, right - left, (float *)(to + left * size));
         else if (right > left)
             pixels->load(to + left * size, 1, from, step * stride, right - left);
     }
@@ -202,114 +217,119 @@ static void add_planes(const ck_depthwise *d, const ck_depthwise_phase *phase, c
     }
 }
 
-enum { CACHE_LINE = 64 };
-
-/* A row of pixels and its taps, as the kernel takes them, without the columns. */
+/* Rows of pixels and their taps, as the kernel takes them, without the columns. */
 typedef struct {
     const ck_depthwise *d;
     const ck_window *window;
     const ck_depthwise_view *view;
     const taps *taps;
-    ck_depthwise_row row;
+    ck_depthwise_rows rows;
     const char *x, *w; /* at column 0 and tap column 0 */
     char *out;         /* at output column 0 */
-} pixel_row;
+} pixel_rows;
 
 /* Pixels that all meet the taps of `cols`; `left`, `right`: but the first tap of the first, the last of the last. */
-static void add_pixels(pixel_row *p, int64_t first, int64_t count, ck_span cols, bool left, bool right)
+static void add_pixels(pixel_rows *p, int64_t first, int64_t count, ck_span cols, bool left, bool right)
 {
     int64_t size = ck_size(p->d->kernel->arithmetic);
     cols.first = ck_max(cols.first, p->taps->cols.first);
     cols.last = ck_max(cols.first, ck_min(cols.last, p->taps->cols.last));
     int64_t column = first * p->window->col_step + p->window->col_at[cols.first < cols.last ? cols.first : 0];
-    p->row.positions = count;
-    p->row.tap_cols = cols.last - cols.first;
-    p->row.left = left;
-    p->row.right = right;
-    p->row.x = p->x + (column - p->view->col0) * p->view->remainder_step * size;
-    p->row.w = p->w + cols.first * p->row.w_tap * size;
-    p->row.out = p->out + first * p->row.out_step * size;
-    p->d->kernel->by_row(&p->row);
+    p->rows.positions = count;
+    p->rows.tap_cols = cols.last - cols.first;
+    p->rows.left = left;
+    p->rows.right = right;
+    p->rows.x = p->x + (column - p->view->col0) * p->view->remainder_step * size;
+    p->rows.w = p->w + cols.first * p->rows.w_tap * size;
+    p->rows.out = p->out + first * p->rows.out_step * size;
+    p->d->kernel->by_rows(&p->rows);
 }
 
-static void add_row(pixel_row *p, const ck_block *block)
+static void add_rows(pixel_rows *p, const ck_block *block)
 {
     const ck_window *w = p->window;
     const int64_t end = block->col0 + block->cols;
-    ck_span whole = ck_whole_windows(p->view, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
-    ck_span most = whole;
-    /* A pixel that misses one column of taps is summed with those that miss none. */
-    if (w->cols > 1 && whole.first < whole.last && p->taps->cols.first == 0 && p->taps->cols.last == w->cols) {
-        ck_span before = ck_taps_inside(p->view, w->col_at, w->cols, whole.first - 1, w->col_step, w->width);
-        ck_span after = ck_taps_inside(p->view, w->col_at, w->cols, whole.last, w->col_step, w->width);
-        most.first -= whole.first > block->col0 && before.first == 1 && before.last == w->cols;
-        most.last += whole.last < end && after.first == 0 && after.last == w->cols - 1;
+    ck_columns most = ck_whole_columns(p->view, w, block->col0, block->cols);
+    if (p->taps->cols.first > 0 || p->taps->cols.last < w->cols) { /* not all columns of taps are summed at once */
+        most.span.first += most.left;
+        most.span.last -= most.right;
+        most.left = most.right = false;
     }
     for (int64_t j = block->col0; j < end; j++)
-        if (j == most.first && most.first < most.last) {
-            add_pixels(p, j, most.last - j, (ck_span){0, w->cols}, most.first < whole.first, most.last > whole.last);
-            j = most.last - 1;
+        if (j == most.span.first && most.span.first < most.span.last) {
+            add_pixels(p, j, most.span.last - j, (ck_span){0, w->cols}, most.left, most.right);
+            j = most.span.last - 1;
         } else {
             add_pixels(p, j, 1, ck_taps_inside(p->view, w->col_at, w->cols, j, w->col_step, w->width), false, false);
         }
 }
 
-/* Rows of the image from `first` to `last` - 1 that the next row of pixels meets first: asked for while this one is
- * summed.  Pieces of rows, blocks of channels apart, are no stream that the CPU would foresee. */
-static void fetch_rows(const pixel_row *p, const ck_block *block, int64_t first, int64_t last, int64_t lane)
+/* Pairs of pixels; the columns of the filter are all of it. */
+static void add_pairs(pixel_rows *p, const ck_depthwise_phase *phase, const ck_block *block)
 {
     const ck_window *w = p->window;
-    const ck_depthwise_view *v = p->view;
-    int64_t size = ck_size(p->d->kernel->arithmetic), bytes = p->row.lanes * size;
-    int64_t left = ck_max(0, block->col0 * w->col_step + w->col_at[0]);
-    int64_t right = ck_min(w->width, (block->col0 + block->cols - 1) * w->col_step + w->col_at[w->cols - 1] + 1);
-    for (int64_t row = ck_max(0, first); row < ck_min(w->height, last); row++)
-        for (int64_t col = left; col < right; col++) {
-            const char *from = v->data + (row * v->row_step + col * v->remainder_step + lane) * size;
-            for (int64_t at = 0; at < bytes; at += CACHE_LINE)
-                __builtin_prefetch(from + at);
-        }
+    int64_t size = ck_size(p->d->kernel->arithmetic), first = block->col0 + w->col_at[0];
+    bool begins = block->col0 == 0, ends = block->col0 + block->cols == w->out_width;
+    p->rows.positions = block->cols;
+    p->rows.out_step /= 2;
+    p->rows.left = first < 0;
+    p->rows.right = first + block->cols >= w->width;
+    p->rows.head = begins && phase->head;
+    p->rows.tail = ends && phase->tail;
+    p->rows.x = p->x + first * p->rows.x_tap * size;
+    p->rows.w = p->w;
+    p->rows.out = p->out + block->col0 * p->rows.out_step * 2 * size;
+    p->d->kernel->by_pairs(&p->rows);
+    p->rows.out_step *= 2;
 }
 
-/* Adds taps to every pixel of the tile, channels last, a block of channels after the other. */
+/* Adds taps to every pixel of the tile, channels last, two rows at a time where they share rows of pixels. */
 static void add_lanes(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const ck_depthwise_view *v,
                       const taps *s, const target *to)
 {
     const ck_window *w = &phase->window;
     const int64_t *stride = d->filter.stride;
     int64_t size = ck_size(d->kernel->arithmetic), filters = d->groups * d->multiplier;
-    int64_t first = t->group0 * d->multiplier, lanes = t->groups * d->multiplier;
-    pixel_row p = {.d = d, .window = w, .view = v, .taps = s};
+    int64_t first = t->group0 * d->multiplier, tap_rows = s->rows.last - s->rows.first;
+    int64_t pitch = w->rows > 1 ? ck_pitch(w->row_at, w->rows) : w->row_step;
+    pixel_rows p = {.d = d, .window = w, .view = v, .taps = s};
     const char *weights = d->packed + phase->packed_at + first * size;
-    p.row = (ck_depthwise_row){.x_row = ck_pitch(w->row_at, w->rows) * v->row_step,
-                               .x_tap = ck_pitch(w->col_at, w->cols) * v->remainder_step,
-                               .x_step = w->col_step * v->remainder_step,
-                               .w_row = w->cols * filters,
-                               .w_tap = filters,
-                               .out_step = to->col,
-                               .add = s->add};
+    p.rows = (ck_depthwise_rows){.lanes = t->groups * d->multiplier,
+                                 .tap_rows = tap_rows,
+                                 .x_row = pitch * v->row_step,
+                                 .x_tap = ck_pitch(w->col_at, w->cols) * v->remainder_step,
+                                 .x_step = w->col_step * v->remainder_step,
+                                 .w_row = w->cols * filters,
+                                 .w_tap = filters,
+                                 .out_row = to->row,
+                                 .out_step = to->col,
+                                 .add = s->add,
+                                 .streams = d->streams};
     if (d->filter_in_place) {
-        weights = d->filter.data + phase->row_tap[0] * stride[0] + phase->col_tap[0] * stride[1] + first * stride[3];
-        p.row.w_row = ck_pitch(phase->row_tap, w->rows) * stride[0] / size;
-        p.row.w_tap = ck_pitch(phase->col_tap, w->cols) * stride[1] / size;
+        int64_t col_tap = phase->pairs ? 0 : phase->col_tap[0];
+        weights = d->filter.data + phase->row_tap[0] * stride[0] + col_tap * stride[1] + first * stride[3];
+        p.rows.w_row = ck_pitch(phase->row_tap, w->rows) * stride[0] / size;
+        p.rows.w_tap = (phase->pairs ? 1 : ck_pitch(phase->col_tap, w->cols)) * stride[1] / size;
     }
-    for (int64_t l = 0; l < lanes; l += d->lane_block)
-        for (int64_t i = 0; i < t->block.rows; i++) {
-            int64_t at = t->block.row0 + i;
-            ck_span rows = ck_taps_inside(v, w->row_at, w->rows, at, w->row_step, w->height);
-            rows.first = ck_max(rows.first, s->rows.first);
-            rows.last = ck_max(rows.first, ck_min(rows.last, s->rows.last));
-            int64_t row = at * w->row_step + w->row_at[rows.first < rows.last ? rows.first : 0];
-            p.row.tap_rows = rows.last - rows.first;
-            p.row.lanes = ck_min(d->lane_block, lanes - l);
-            p.x = v->data + ((row - v->row0) * v->row_step + l) * size;
-            p.w = weights + (rows.first * p.row.w_row + l) * size;
-            p.out = to->data + (i * to->row - t->block.col0 * to->col + l) * size;
-            int64_t below = at * w->row_step + w->row_at[w->rows - 1] + 1;
-            if (!v->padded && phase == d->phases && i + 1 < t->block.rows) /* later phases read the same pixels */
-                fetch_rows(&p, &t->block, below, below + w->row_step, l);
-            add_row(&p, &t->block);
+    p.w = weights + s->rows.first * p.rows.w_row * size;
+    for (int64_t i = 0, rows; i < t->block.rows; i += rows) {
+        int64_t row = (t->block.row0 + i) * w->row_step + w->row_at[s->rows.first]; /* of the image, at the first tap */
+        rows = p.rows.rows = pitch == w->row_step && !phase->pairs ? ck_min(2, t->block.rows - i) : 1;
+        p.rows.x_first = 0;
+        p.rows.x_end = tap_rows + rows - 1;
+        if (!v->padded) {
+            int64_t room = ck_max(0, ck_ceil_div(w->height - row, pitch));
+            p.rows.x_end = ck_min(p.rows.x_end, room);
+            p.rows.x_first = ck_min(p.rows.x_end, row < 0 ? ck_ceil_div(-row, pitch) : 0);
         }
+        p.rows.fetches = d->streams && phase == d->phases ? rows * w->row_step : 0;
+        p.x = v->data + (row - v->row0) * v->row_step * size;
+        p.out = to->data + (i * to->row - t->block.col0 * to->col) * size;
+        if (phase->pairs)
+            add_pairs(&p, phase, &t->block);
+        else
+            add_rows(&p, &t->block);
+    }
 }
 
 static void store_tile(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, const target *sums,

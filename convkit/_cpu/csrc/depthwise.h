@@ -69,6 +69,27 @@ static inline ck_span ck_whole_windows(const ck_depthwise_view *view, const int6
     return span;
 }
 
+/* Columns of output pixels with whole windows, and their neighbours that miss one column of taps only, which kernels sum
+ * with them: the first column of the first one (`left`), the last of the last one (`right`). */
+typedef struct {
+    ck_span span;
+    bool left, right;
+} ck_columns;
+
+static inline ck_columns ck_whole_columns(const ck_depthwise_view *v, const ck_window *w, int64_t start, int64_t count)
+{
+    ck_columns c = {ck_whole_windows(v, w->col_at, w->cols, w->col_step, w->width, start, count), false, false};
+    if (w->cols == 1 || c.span.first == c.span.last)
+        return c;
+    ck_span before = ck_taps_inside(v, w->col_at, w->cols, c.span.first - 1, w->col_step, w->width);
+    ck_span after = ck_taps_inside(v, w->col_at, w->cols, c.span.last, w->col_step, w->width);
+    c.left = c.span.first > start && before.first == 1 && before.last == w->cols;
+    c.right = c.span.last < start + count && after.first == 0 && after.last == w->cols - 1;
+    c.span.first -= c.left;
+    c.span.last += c.right;
+    return c;
+}
+
 /* The element of the view that the block's first output pixel meets at tap (a, b). */
 static inline int64_t ck_depthwise_at(const ck_depthwise_view *v, const ck_window *w, const ck_block *block, int64_t a,
                                       int64_t b)
@@ -84,6 +105,8 @@ typedef struct {
     int64_t out_at;                   /* ... the plan's out_data this many bytes on */
     const int64_t *row_tap, *col_tap; /* the filter's tap of each tap of the window */
     bool out_in_place;                /* the arithmetic's own dtype, native, aligned, dense where vectors run */
+    bool pairs; /* of pixels along a row, as kernels sum them; the window has then the columns that a pair meets, and ... */
+    bool head, tail; /* ... of a whole row, the first or the last pixel is no part of the result */
     bool flat; /* planes are narrow: whole ones are summed as one row, padding included, which fills more of a vector */
     int64_t packed_at;
 } ck_depthwise_phase;
@@ -93,6 +116,7 @@ typedef struct {
     bool planes;          /* vectors run along columns */
     bool gathers;         /* the multiplier's channels are the image's, and are summed; else they are the result's */
     bool filter_in_place; /* as `plain`; then nothing is packed */
+    bool streams;         /* image and result are in place, and larger than the caches */
     ck_pixels pixels;     /* the image; plain: as the result in place */
     ck_array filter;      /* tap row, tap column, unused, channel */
     char *out_data;
@@ -103,7 +127,6 @@ typedef struct {
     const ck_depthwise_phase *phases;
     int64_t grid_rows, grid_cols;                /* those of the largest phase; a tile has all phases of its pixels */
     int64_t row_block, col_block, group_block;   /* size of a tile, of one image */
-    int64_t lane_block;                          /* channels whose rows of taps fit the first-level cache */
     char *packed;                                /* [phase][tap][filter], with planes [phase][filter][tap] */
     int64_t stage_bytes, tile_bytes;             /* parts of a participant's scratch */
 } ck_depthwise;

@@ -98,6 +98,7 @@ enum { NEAR_PIXELS = 192 };
 /* Output pixels of a block that meet the same taps. */
 typedef struct {
     ck_span rows, cols, tap_rows, tap_cols;
+    bool left, right; /* but the first and the last, as in `ck_columns` */
 } patch;
 
 static void add_patch(const part *p, const patch *some, char *sums)
@@ -111,6 +112,7 @@ static void add_patch(const part *p, const patch *some, char *sums)
                            .lanes = p->channels,
                            .tap_rows = some->tap_rows.last - a,
                            .tap_cols = some->tap_cols.last - b,
+                           .fetches = g->streams ? w->row_step : 0,
                            .x_row = ck_pitch(w->row_at, w->rows) * p->x.row_step,
                            .x_tap = ck_pitch(w->col_at, w->cols) * p->x.remainder_step,
                            .x_down = w->row_step * p->x.row_step,
@@ -119,7 +121,9 @@ static void add_patch(const part *p, const patch *some, char *sums)
                            .dy_step = p->dy.remainder_step,
                            .sums = sums + (a * w->cols + b) * sums_step(g) * size,
                            .sums_row = w->cols * sums_step(g),
-                           .sums_tap = sums_step(g)};
+                           .sums_tap = sums_step(g),
+                           .left = some->left,
+                           .right = some->right};
     int64_t most = ck_max(1, NEAR_PIXELS / w->row_step / s.positions);
     int64_t col = some->cols.first * w->col_step + w->col_at[b] - p->x.col0;
     int64_t dy_col = some->cols.first - p->dy.col0;
@@ -144,14 +148,18 @@ static void add_lanes(const part *p, char *sums)
     const ck_window *w = &p->g->window;
     const ck_block *block = &p->block;
     ck_span rows = ck_whole_windows(&p->x, w->row_at, w->rows, w->row_step, w->height, block->row0, block->rows);
-    ck_span cols = ck_whole_windows(&p->x, w->col_at, w->cols, w->col_step, w->width, block->col0, block->cols);
+    ck_columns cols = ck_whole_columns(&p->x, w, block->col0, block->cols);
     patch some = {.rows.last = block->row0};
     while (some.rows.last < block->row0 + block->rows) {
         some.rows = alike(rows, some.rows.last);
         some.tap_rows = ck_taps_inside(&p->x, w->row_at, w->rows, some.rows.first, w->row_step, w->height);
         for (some.cols.last = block->col0; some.cols.last < block->col0 + block->cols;) {
-            some.cols = alike(cols, some.cols.last);
-            some.tap_cols = ck_taps_inside(&p->x, w->col_at, w->cols, some.cols.first, w->col_step, w->width);
+            some.cols = alike(cols.span, some.cols.last);
+            bool most = some.cols.first == cols.span.first && cols.span.first < cols.span.last;
+            some.left = most && cols.left;
+            some.right = most && cols.right;
+            some.tap_cols = most ? (ck_span){0, w->cols}
+                                 : ck_taps_inside(&p->x, w->col_at, w->cols, some.cols.first, w->col_step, w->width);
             add_patch(p, &some, sums);
         }
     }
@@ -201,20 +209,6 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
     }
 }
 
-#define ADD_LANES(NAME, TYPE)                                                                                          \
-    static void NAME(TYPE *sums, int64_t count, int64_t lanes)                                                         \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < count; i++) {                                                                          \
-            TYPE total = sums[i * lanes];                                                                              \
-            for (int64_t l = 1; l < lanes; l++)                                                                        \
-                total += sums[i * lanes + l];                                                                          \
-            sums[i] = total;                                                                                           \
-        }                                                                                                              \
-    }
-
-ADD_LANES(add_lanes_f32, float)
-ADD_LANES(add_lanes_f64, double)
-
 /* Adds the slices of a tile, and the lanes, and stores it where the filter's strides say. */
 static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
@@ -225,10 +219,8 @@ static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
     int64_t channel0 = unit * g->channel_block, channels = ck_min(g->channel_block, g->channels - channel0);
     char *sums = g->partials + unit * g->slices * distance;
     ck_add_slices(arithmetic, sums, tile_numbers(g), g->slices, distance);
-    if (g->planes && arithmetic == CK_F64)
-        add_lanes_f64((double *)sums, channels * taps, g->kernel->lanes);
-    else if (g->planes)
-        add_lanes_f32((float *)sums, channels * taps, g->kernel->lanes);
+    if (g->planes)
+        ck_add_lanes(arithmetic, sums, channels * taps, g->kernel->lanes);
     const int64_t *stride = g->out.stride;
     for (int64_t tap = 0; tap < taps; tap++)
         g->store(g->out.data + tap / g->window.cols * stride[0] + tap % g->window.cols * stride[1] +

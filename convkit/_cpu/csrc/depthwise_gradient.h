@@ -17,6 +17,7 @@ typedef struct {
     ck_array out;                /* tap row, tap column, unused, channel */
     ck_store_fn store;
     bool accumulate;
+    bool streams; /* as in depthwise.h, for image and gradient */
     int64_t images, channels, multiplier; /* channels are the gradient's: so many of them to one of the image */
     int64_t row_block, col_block; /* pixels of one block; a row of one takes at most CK_SUM_BLOCK vectors */
     int64_t channel_block;

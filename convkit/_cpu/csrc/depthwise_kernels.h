@@ -4,23 +4,35 @@
 
 #include "kernels.h"
 
-/* A row of output pixels and the taps that they meet, channels last:
- * out[p * out_step + l] = sum over the taps (a, b) of x[a * x_row + b * x_tap + p * x_step + l] *
- * w[a * w_row + b * w_tap + l], plus what out holds if `add`, for p < positions and l < lanes.  One chain per sum, in
- * the order of the taps: the caller passes at most CK_SUM_BLOCK of them, perhaps none.  Steps are in elements and may
- * be negative.  With `left`, what the first tap column meets from the first pixel counts as zero and is not read; with
- * `right`, what the last tap column meets from the last pixel; tap_cols is then at least 2.  Otherwise exactly what the
- * formula names is read and written; no alignment is needed.  out must not overlap x or w. */
+/* One row of output pixels, or two neighbouring ones, and the taps that they meet, channels last:
+ * out[i * out_row + p * out_step + l] = sum over the taps (a, b) of
+ * x[(i + a) * x_row + b * x_tap + p * x_step + l] * w[a * w_row + b * w_tap + l], plus what out holds if `add`, for
+ * i < rows <= 2, p < positions and l < lanes.  One chain per sum, in the order of the taps: the caller passes at most
+ * CK_SUM_BLOCK of them; there may be no columns, but there is a row.  Steps are in elements and may be negative.  Only
+ * the rows x_first <= i + a < x_end of x are there, 0 <= x_first <= x_end < rows + tap_rows; others count as zero and are
+ * not read, nor is, with `left`, what the first tap column meets from the first pixel, and with `right`, what the last
+ * one meets from the last pixel; tap_cols is then at least 2.  Otherwise exactly what the formula names is read and
+ * written; no alignment is needed.
+ * out must not overlap x or w.  `streams`: the result should bypass the caches if its vectors are aligned; `fetches`: how
+ * many rows of x the next rows of pixels are the first to meet, if x is not in a cache and they will be wanted; or 0.  `head` and `tail` are for pairs only. */
 typedef struct {
-    int64_t positions, lanes, tap_rows, tap_cols;
+    int64_t rows, positions, lanes, tap_rows, tap_cols, x_first, x_end, fetches;
     const void *x, *w;
     int64_t x_row, x_tap, x_step, w_row, w_tap;
     void *out;
-    int64_t out_step;
-    bool add, left, right;
-} ck_depthwise_row;
+    int64_t out_row, out_step;
+    bool add, left, right, streams, head, tail;
+} ck_depthwise_rows;
 
-typedef void (*ck_depthwise_row_fn)(const ck_depthwise_row *row);
+typedef void (*ck_depthwise_rows_fn)(const ck_depthwise_rows *rows);
+
+/* As above, where `positions` are pairs of output pixels and the taps are three columns, two output pixels apart; one row:
+ * out[2 * p * out_step + l] = sum over a of x[a * x_row + p * x_tap + l] * w[a * w_row + w_tap + l],
+ * out[(2 * p + 1) * out_step + l] = sum over a of x[a * x_row + p * x_tap + l] * w[a * w_row + 2 * w_tap + l]
+ *                                               + x[a * x_row + (p + 1) * x_tap + l] * w[a * w_row + l].
+ * With `left`, column 0 of x counts as zero and is not read, with `right`, column number `positions`; with `head`, the
+ * first output pixel is not written, with `tail`, the last one.  `add`, `x_step` and `tap_cols` are not used. */
+typedef void (*ck_depthwise_pairs_fn)(const ck_depthwise_rows *pairs);
 
 /* out[p][l] = sum over the taps t of x[at[t] + p * x_step + l] * w[t], plus what out holds if `add`, for p < positions
  * and l < lanes; otherwise as above. */
@@ -44,13 +56,16 @@ typedef void (*ck_depthwise_gradient_fn)(int64_t taps, const int64_t *at, int64_
 /* A block of output pixels and the taps that they all meet, channels last:
  * sums[a * sums_row + b * sums_tap + l] += sum over r < rows and p < positions of
  * x[a * x_row + b * x_tap + r * x_down + p * x_step + l] * dy[r * dy_down + p * dy_step + l], for l < lanes; rows *
- * positions is at most CK_SUM_BLOCK, and otherwise as the function above. */
+ * positions is at most CK_SUM_BLOCK, and otherwise as the function above; `left` and `right` as in `ck_depthwise_rows`, for
+ * every row.  `fetches`: how many rows of x a row of pixels
+ * is the first to meet, if neither array is in a cache and the block below will be wanted next; or 0. */
 typedef struct {
-    int64_t rows, positions, lanes, tap_rows, tap_cols;
+    int64_t rows, positions, lanes, tap_rows, tap_cols, fetches;
     const void *x, *dy;
     int64_t x_row, x_tap, x_down, x_step, dy_down, dy_step;
     void *sums;
     int64_t sums_row, sums_tap;
+    bool left, right;
 } ck_depthwise_sums;
 
 typedef void (*ck_depthwise_sums_fn)(const ck_depthwise_sums *sums);
@@ -68,7 +83,8 @@ typedef struct {
     ck_isa isa;
     ck_type arithmetic;
     int64_t lanes; /* of one vector */
-    ck_depthwise_row_fn by_row;
+    ck_depthwise_rows_fn by_rows;
+    ck_depthwise_pairs_fn by_pairs;
     ck_depthwise_forward_fn by_tap;
     ck_depthwise_grid_fn by_grid;
     ck_depthwise_gradient_fn gradient;

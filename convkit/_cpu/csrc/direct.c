@@ -3,6 +3,8 @@
 #include "padded.h"
 #include "panels.h"
 
+#include <string.h>
+
 /* Panels that a chunk of packing fills: neighbours share the cache lines of the filter's rows. */
 enum { PACK_PANELS = 8 };
 
@@ -12,10 +14,12 @@ typedef struct {
     int64_t group, panel0, panels;
 } tile;
 
-/* Where a tile's sums are kept; steps in elements. */
+/* Where a tile's sums are kept; steps in elements.  With the last terms, the address at which the tile's results begin, if
+ * they are rounded into place. */
 typedef struct {
     char *data;
     int64_t image_step, row_step, col_step;
+    char *rounded;
 } sums;
 
 /* What a tile reads: the image of its group, its view when walking, and scratch memory. */
@@ -133,19 +137,36 @@ static int64_t segments_of(const ck_direct *d, const ck_window *w, const ck_view
 }
 
 /* Adds to the sums of `count` pixels that lie evenly, in strips of nearly equal height: a register tile of few rows does
- * not keep the multipliers busy. */
+ * not keep the multipliers busy.  Where `rounded` is an address, the results go there. */
 static void add_run(const ck_direct *d, int64_t count, const char *pixels, int64_t step, const char *panel,
-                    const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step, bool add)
+                    const ck_segment *segments, int64_t segment_count, char *to, int64_t to_step, bool add, char *rounded,
+                    int64_t rounded_step)
 {
     const ck_dot_kernel *kernel = d->kernel;
     int64_t size = ck_size(kernel->arithmetic), strips = ck_ceil_div(count, kernel->rows);
     for (int64_t left = count; strips > 0; strips--) {
         int64_t rows = ck_ceil_div(left, strips);
-        kernel->across(rows, pixels, step, panel, kernel->columns, segments, segment_count, to, to_step, add);
+        if (rounded) {
+            kernel->across_rounded(rows, pixels, step, panel, segments, segment_count, to, to_step, add, rounded,
+                                   rounded_step);
+            rounded += rows * rounded_step;
+        } else {
+            kernel->across(rows, pixels, step, panel, kernel->columns, segments, segment_count, to, to_step, add);
+        }
         pixels += rows * step * size;
         to += rows * to_step * size;
         left -= rows;
     }
+}
+
+/* Where the last sums of a tile's pixel go in panel p, or NULL. */
+static char *rounded_at(const ck_direct *d, const ck_direct_phase *phase, const sums *s, int64_t image, int64_t row,
+                        int64_t col, int64_t p)
+{
+    const int64_t *stride = phase->out.stride;
+    return s->rounded ? s->rounded + image * stride[0] + row * stride[1] + col * stride[2] +
+                            p * d->kernel->columns * stride[3]
+                      : NULL;
 }
 
 /* Adds the terms k0 .. k1 - 1 to every sum of the tile, walking over the view. */
@@ -164,8 +185,53 @@ static void walk(const ck_direct *d, const ck_direct_phase *phase, const tile *t
                 int64_t at = n * v->image_step + ((t->row0 + i) * w->row_step - v->row0) * v->row_step +
                              (t->col0 * w->col_step - v->col0) * v->col_step;
                 add_run(d, t->cols, v->data + at * size, w->col_step * v->col_step, panel, segments, count,
-                        s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step, k0 > 0);
+                        s->data + (n * s->image_step + i * s->row_step + p * columns) * size, s->col_step, k0 > 0,
+                        rounded_at(d, phase, s, n, i, 0, p), phase->out.stride[2]);
             }
+}
+
+/* Of `count` pixels, the first of which looks at `first` and the others `step` further each, those that look inside. */
+static void clip(int64_t first, int64_t count, int64_t step, int64_t size, int64_t *start, int64_t *inside)
+{
+    *start = first >= 0 ? 0 : ck_ceil_div(-first, step);
+    *inside = ck_max(0, ck_min(count, first < size ? ck_ceil_div(size - first, step) : 0) - *start);
+}
+
+/* One tap's terms from channel c on, of which the panel holds the first at `panel`, added where they lie in the image. */
+static void walk_tap(const ck_direct *d, const ck_window *w, const tile *t, const ck_view *v, int64_t tap,
+                     const ck_segment *segment, const char *panel, char *to, const sums *s)
+{
+    int64_t size = ck_size(d->kernel->arithmetic), row0 = t->row0 * w->row_step + w->row_at[tap / w->cols];
+    int64_t col0 = t->col0 * w->col_step + w->col_at[tap % w->cols], row, rows, col, cols;
+    clip(row0, t->rows, w->row_step, w->height, &row, &rows);
+    clip(col0, t->cols, w->col_step, w->width, &col, &cols);
+    for (int64_t n = 0; n < t->images && cols; n++)
+        for (int64_t i = row; i < row + rows; i++) {
+            int64_t at = n * v->image_step + (row0 + i * w->row_step) * v->row_step +
+                         (col0 + col * w->col_step) * v->col_step;
+            add_run(d, cols, v->data + at * size, w->col_step * v->col_step, panel, segment, 1,
+                    to + (n * s->image_step + i * s->row_step + col * s->col_step) * size, s->col_step, true, NULL, 0);
+        }
+}
+
+/* The same over the image itself, tap by tap, where the tap lies inside; sums begin as zeros. */
+static void walk_clipped(const ck_direct *d, const ck_direct_phase *phase, const tile *t, const source *from, int64_t k0,
+                         int64_t k1, const sums *s)
+{
+    int64_t size = ck_size(d->kernel->arithmetic), columns = d->kernel->columns, channels = d->in_channels, panel_step;
+    const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
+    for (int64_t n = 0; k0 == 0 && n < t->images; n++)
+        for (int64_t i = 0; i < t->rows; i++)
+            for (int64_t j = 0; j < t->cols; j++)
+                memset(s->data + (n * s->image_step + i * s->row_step + j * s->col_step) * size, 0,
+                       (size_t)(t->panels * columns * size));
+    for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
+        for (int64_t k = k0, next; k < k1; k = next) {
+            int64_t tap = k / channels, c = k % channels;
+            next = ck_min(k1, (tap + 1) * channels);
+            const ck_segment segment = {c, (k - k0) * columns, next - k};
+            walk_tap(d, &phase->window, t, &from->view, tap, &segment, panel, s->data + p * columns * size, s);
+        }
 }
 
 /* Where the terms from k0 on of pixels from `pixel` on lie `step` elements apart; gathers them if they do not so in the
@@ -193,7 +259,7 @@ static void gather(const ck_direct *d, const ck_direct_phase *phase, const tile 
     const char *panel = filter_block(d, phase, t, k0, k1, from->filters, &panel_step);
     for (int64_t p = 0; p < t->panels; p++, panel += panel_step * size)
         add_run(d, t->pixels, patches, step, panel, &all, 1, s->data + p * d->kernel->columns * size, s->col_step,
-                k0 > 0);
+                k0 > 0, rounded_at(d, phase, s, 0, 0, 0, p), phase->out.stride[2]);
 }
 
 static void prefetch(const char *from, const char *end)
@@ -219,8 +285,8 @@ static void gather_strips(const ck_direct *d, const ck_direct_phase *phase, cons
         for (int64_t p = 0; p < t->panels; p++) {
             const char *after = patches + rows * step * size;
             prefetch(after + next * p / t->panels, after + next * (p + 1) / t->panels);
-            kernel->across(rows, patches, step, panel + p * panel_step * size, columns, &all, 1, to + p * columns * size,
-                           s->col_step, k0 > 0);
+            add_run(d, rows, patches, step, panel + p * panel_step * size, &all, 1, to + p * columns * size, s->col_step,
+                    k0 > 0, rounded_at(d, phase, s, 0, 0, pixel, p), phase->out.stride[2]);
         }
         to += rows * s->col_step * size;
         pixel += rows;
@@ -243,25 +309,33 @@ static void store_tile(const ck_direct *d, const ck_direct_phase *phase, const t
         pixel += count;
         left -= count;
     }
+    bool rows_are_a_run = stride[1] == t->cols * stride[2]; /* which a transposed store cuts more evenly */
+    int64_t rows = rows_are_a_run ? 1 : t->rows, cols = rows_are_a_run ? t->rows * t->cols : t->cols;
     for (int64_t n = 0; n < t->images; n++)
-        for (int64_t i = 0; i < t->rows; i++, from += t->cols * width * size)
+        for (int64_t i = 0; i < rows; i++, from += cols * width * size)
             ck_store_block(d->store, size,
                            to + (t->image0 + n) * stride[0] + (t->row0 + i) * stride[1] + t->col0 * stride[2],
-                           stride[2], stride[3], from, width, 1, t->cols, channels, false);
+                           stride[2], stride[3], from, width, 1, cols, channels, false);
 }
 
-/* Where the tile's sums go, of which scratch has room for `bytes`; false if it has not. */
+/* Where the tile's results begin, if pixels that are gathered lie evenly. */
+static char *results_of(const ck_direct *d, const ck_direct_phase *phase, const tile *t)
+{
+    const int64_t *stride = phase->out.stride;
+    return d->out_data + phase->out_at + t->group * d->out_group + t->panel0 * d->kernel->columns * stride[3] +
+           t->image0 * stride[0] + t->row0 * stride[1] + (t->col0 + t->pixel0) * stride[2];
+}
+
+/* Where the tile's sums go; false if scratch has no room for them. */
 static bool place_sums(const ck_direct *d, const ck_direct_phase *phase, const tile *t, char *scratch, sums *s)
 {
     int64_t size = ck_size(d->kernel->arithmetic), width = t->panels * d->kernel->columns;
-    const ck_array *out = &phase->out;
+    const int64_t *stride = phase->out.stride;
     if (!phase->out_in_place) {
-        *s = (sums){scratch, t->rows * t->cols * width, t->cols * width, width};
+        *s = (sums){scratch, t->rows * t->cols * width, t->cols * width, width, NULL};
         return (t->pixels + t->images * t->rows * t->cols) * width * size <= d->tile_bytes;
     }
-    char *data = d->out_data + phase->out_at + t->group * d->out_group + t->panel0 * d->kernel->columns * size;
-    data += t->image0 * out->stride[0] + t->row0 * out->stride[1] + (t->col0 + t->pixel0) * out->stride[2];
-    *s = (sums){data, out->stride[0] / size, out->stride[1] / size, out->stride[2] / size};
+    *s = (sums){results_of(d, phase, t), stride[0] / size, stride[1] / size, stride[2] / size, NULL};
     return true;
 }
 
@@ -299,13 +373,16 @@ static void direct_unit(void *ctx, int64_t unit, ck_worker *worker)
         return;
     }
     void (*add_terms)(const ck_direct *, const ck_direct_phase *, const tile *, const source *, int64_t, int64_t,
-                      const sums *) = d->pixel_block == 0 ? walk : d->strips_first ? gather_strips : gather;
+                      const sums *) = phase->clipped ? walk_clipped : d->pixel_block == 0 ? walk
+                                      : d->strips_first ? gather_strips : gather;
     for (int64_t k0 = 0; k0 < terms; k0 += step) {
         if (k0 && ck_worker_stop(worker))
             return;
+        if (phase->rounded && k0 + step >= terms)
+            s.rounded = results_of(d, phase, &t);
         add_terms(d, phase, &t, &from, k0, ck_min(terms, k0 + step), &s);
     }
-    if (!phase->out_in_place)
+    if (!phase->out_in_place && !phase->rounded)
         store_tile(d, phase, &t, s.data);
 }
 

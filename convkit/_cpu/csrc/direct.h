@@ -26,7 +26,10 @@ typedef struct {
     int64_t out_at;                   /* ... the plan's out_data this many bytes on, group 0 */
     const int64_t *row_tap, *col_tap; /* the filter's tap of each tap of the window */
     bool in_place;     /* the image is plain and no tap leaves it: read where it lies */
+    bool clipped;      /* walking, in place: taps leave the image at some pixels, and are left out there */
     bool out_in_place; /* the result's pixels are plain and panels whole: summed where they belong */
+    bool rounded;      /* else, and not clipped: the result's pixels are halves as `across_rounded` stores them, panels are
+                        * whole, and gathering, all pixels lie evenly: rounded into place with the last terms */
     int64_t first_unit, first_pack, packed_at;
 } ck_direct_phase;
 

@@ -34,38 +34,59 @@ static tile tile_of(const ck_direct_gradient *g, int64_t number)
     return t;
 }
 
-static int64_t blocks_of(const ck_direct_gradient *g)
-{
-    return ck_ceil_div(g->images, g->image_block) * ck_ceil_div(g->window.out_height, g->row_block) *
-           ck_ceil_div(g->window.out_width, g->col_block);
-}
-
 /* A block of output pixels, counted from an image of its own. */
 typedef struct {
     ck_block block;
     int64_t image0;
 } place;
 
-static place place_of(const ck_direct_gradient *g, int64_t number)
+/* Output pixels that are cut into blocks, and how far away the other pixel of a pair is; nowhere: there is none. */
+typedef struct {
+    place all;
+    int64_t images, rows, cols;
+} region;
+
+enum { REGIONS = 4 };
+
+static region region_of(const ck_direct_gradient *g, int number)
 {
-    int64_t across = ck_ceil_div(g->window.out_width, g->col_block);
-    int64_t down = ck_ceil_div(g->window.out_height, g->row_block);
-    place at;
-    ck_block b;
-    b.col0 = number % across * g->col_block;
-    b.cols = ck_min(g->col_block, g->window.out_width - b.col0);
-    number /= across;
-    b.row0 = number % down * g->row_block;
-    b.rows = ck_min(g->row_block, g->window.out_height - b.row0);
-    at.image0 = number / down * g->image_block;
-    b.images = ck_min(g->image_block, g->images - at.image0);
-    at.block = b;
-    return at;
+    int64_t images = g->images, rows = g->window.out_height, cols = g->window.out_width;
+    bool pairs = ck_products(g->kernel->arithmetic) == 2;
+    switch (number) {
+    case 0: return (region){{{pairs ? images / 2 : images, 0, rows, 0, cols}, 0}, pairs ? images / 2 : 0, 0, 0};
+    case 1: return (region){{{pairs ? images % 2 : 0, 0, rows / 2, 0, cols}, images - 1}, 0, rows / 2, 0};
+    case 2: return (region){{{images % 2, rows - 1, pairs ? rows % 2 : 0, 0, cols / 2}, images - 1}, 0, 0, cols / 2};
+    default: return (region){{{images % 2, rows - 1, rows % 2, cols - 1, pairs ? cols % 2 : 0}, images - 1}, 0, 0, 0};
+    }
 }
 
-static bool same_shape(const ck_block *a, const ck_block *b)
+static int64_t blocks_in(const ck_direct_gradient *g, const region *r)
 {
-    return a->images == b->images && a->rows == b->rows && a->cols == b->cols;
+    const ck_block *b = &r->all.block;
+    return ck_ceil_div(b->images, g->image_block) * ck_ceil_div(b->rows, g->row_block) *
+           ck_ceil_div(b->cols, g->col_block);
+}
+
+static int64_t blocks_of(const ck_direct_gradient *g)
+{
+    int64_t count = 0;
+    for (int i = 0; i < REGIONS; i++) {
+        const region r = region_of(g, i);
+        count += blocks_in(g, &r);
+    }
+    return count;
+}
+
+/* One block of a region. */
+static place place_of(const ck_direct_gradient *g, const region *r, int64_t number)
+{
+    const ck_block *whole = &r->all.block;
+    int64_t across = ck_ceil_div(whole->cols, g->col_block), down = ck_ceil_div(whole->rows, g->row_block);
+    int64_t col = number % across * g->col_block, row = number / across % down * g->row_block;
+    int64_t image = number / across / down * g->image_block;
+    return (place){{ck_min(g->image_block, whole->images - image), whole->row0 + row,
+                    ck_min(g->row_block, whole->rows - row), whole->col0 + col, ck_min(g->col_block, whole->cols - col)},
+                   r->all.image0 + image};
 }
 
 /* Lays down `channels` channels, from the address of the first one on in image 0: those of a block, or where the arithmetic
@@ -78,9 +99,9 @@ static bool lay(const ck_direct_gradient *g, const ck_window *w, const ck_pixels
     if (g->kernel->arithmetic == CK_BF16) {
         const ck_part a = {data + first->image0 * stride[0], first->block};
         if (second == NULL)
-            return ck_lay_pairs(w, stride, &a, NULL, channels, strip, to, bytes, v);
+            return ck_lay_pairs(w, g->kernel->pairing, stride, &a, NULL, channels, strip, to, bytes, v);
         const ck_part b = {data + second->image0 * stride[0], second->block};
-        return ck_lay_pairs(w, stride, &a, &b, channels, strip, to, bytes, v);
+        return ck_lay_pairs(w, g->kernel->pairing, stride, &a, &b, channels, strip, to, bytes, v);
     }
     ck_pixels own = *pixels;
     own.array.data += first->image0 * stride[0];
@@ -255,17 +276,20 @@ static bool add_blocks(const ck_direct_gradient *g, const tile *t, const place *
     return true;
 }
 
-/* Adds a step of the sum: a block, or where the arithmetic takes pairs, two of them, together if they can be paired. */
+/* Adds a step of the sum: a block, or where the arithmetic takes pairs, two of them. */
 static bool add_step(const ck_direct_gradient *g, const tile *t, int64_t step, char *scratch, sums_view sums, bool add)
 {
-    int64_t blocks = ck_products(g->kernel->arithmetic), number = step * blocks;
-    const place first = place_of(g, number);
-    if (blocks == 1 || number + 1 == blocks_of(g))
-        return add_blocks(g, t, &first, NULL, scratch, sums, add);
-    const place second = place_of(g, number + 1);
-    if (same_shape(&first.block, &second.block))
-        return add_blocks(g, t, &first, &second, scratch, sums, add);
-    return add_blocks(g, t, &first, NULL, scratch, sums, add) && add_blocks(g, t, &second, NULL, scratch, sums, true);
+    int number = 0;
+    region r = region_of(g, number);
+    for (int64_t blocks; step >= (blocks = blocks_in(g, &r)); r = region_of(g, ++number))
+        step -= blocks;
+    const place first = place_of(g, &r, step);
+    place second = first;
+    second.image0 += r.images;
+    second.block.row0 += r.rows;
+    second.block.col0 += r.cols;
+    bool pairs = r.images + r.rows + r.cols > 0;
+    return add_blocks(g, t, &first, pairs ? &second : NULL, scratch, sums, add);
 }
 
 static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
@@ -274,8 +298,7 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
     int64_t slice = unit % g->slices;
     const tile t = tile_of(g, unit / g->slices);
     const sums_view sums = sums_of(g, &t, unit);
-    int64_t steps = ck_ceil_div(blocks_of(g), ck_products(g->kernel->arithmetic));
-    int64_t first = slice * g->slice_blocks, last = ck_min(steps, first + g->slice_blocks);
+    int64_t first = slice * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
     for (int64_t step = first; step < last; step++) {
         if (ck_worker_stop(worker))
             return;

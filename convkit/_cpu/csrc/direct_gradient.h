@@ -8,7 +8,9 @@
  * time; a panel then stays in the first-level cache while all these strips and taps meet it.  Where a pixel has few
  * channels, its taps are neighbours instead: a strip is all channels, and the taps of a row are one run of rows.
  *
- * The arithmetic CK_BF16 takes pixels in pairs: one of a block and one of the next block, if that has the same shape.
+ * The arithmetic CK_BF16 takes output pixels in pairs, of which the first ones are cut into blocks: a pixel of image n is
+ * paired with the same one of image n + images / 2; in the last image, if their number is odd, row i with row
+ * i + height / 2; in its last row, if that is left, one half of the columns with the other; a last pixel stays alone.
  */
 #ifndef CK_DIRECT_GRADIENT_H
 #define CK_DIRECT_GRADIENT_H
@@ -34,7 +36,7 @@ typedef struct {
     int64_t strip;                             /* channels in of a strip */
     int64_t tap_block, strip_block, panel_block; /* tap rows, strips and panels of a tile */
     int64_t strips_at_once;                      /* strips that are laid down together */
-    int64_t slices, slice_blocks; /* CK_BF16: pairs of blocks */
+    int64_t slices, slice_blocks;
     char *partials; /* unless out_in_place: [tile][slice][panel][tap][channel in][kernel->columns] */
     int64_t stage_bytes, gradient_bytes; /* parts of a participant's scratch */
 } ck_direct_gradient;

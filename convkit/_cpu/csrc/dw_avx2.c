@@ -4,7 +4,14 @@
 
 #define DW_POSITIONS 6
 #define DW_GRID 4
+#define DW_STRIP 4
+#define DW_MASKS 0
 #define DW_TAPS 6
+
+/* Stores that bypass the caches; `to` is aligned to the vector. */
+static inline void f32_stream(float *to, f32_vector v) { _mm256_stream_ps(to, v); }
+static inline void f64_stream(double *to, f64_vector v) { _mm256_stream_pd(to, v); }
+#define ISA_FENCE _mm_sfence
 
 #define T f32
 #define NUMBER float

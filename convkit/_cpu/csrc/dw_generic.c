@@ -4,7 +4,14 @@
 
 #define DW_POSITIONS 4
 #define DW_GRID 4
+#define DW_STRIP 4
+#define DW_MASKS 0
 #define DW_TAPS 5
+
+/* There are no stores that bypass the caches. */
+#define f32_stream f32_store
+#define f64_stream f64_store
+#define ISA_FENCE() ((void)0)
 
 #define T f32
 #define NUMBER float

@@ -43,6 +43,9 @@ typedef struct {
     int64_t filter_block, filter_lane, filter_out;
     int64_t images, groups, in_channels, out_channels; /* channels per group */
     int64_t units, image_block, row_block, col_block, panel_block; /* image_block > 1 only with all rows and columns */
+    /* Each channel has a filter of its own: groups and in_channels are 1, out_channels are all; taps of a row lie equally
+     * far apart; a run has at most four taps, and the pitch is CK_UNIT_BYTES times the kernel's columns. */
+    bool depthwise;
     int64_t pitch, row_pitch; /* elements from pixel to pixel and row to row where they are laid down */
     const ck_int8_run *runs;
     int64_t run_count;

@@ -24,6 +24,7 @@ static inline i32_vector i32_unit(const void *from)
     memcpy(&unit, from, sizeof unit);
     return _mm256_set1_epi32(unit);
 }
+static inline i32_vector i32_xor(i32_vector a, i32_vector b) { return _mm256_xor_si256(a, b); }
 static inline i32_vector words_dot(i32_vector sum, i32_vector pixel, i32_vector filter)
 {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pixel, filter));
@@ -55,27 +56,28 @@ static inline f32_vector f32_relu(f32_vector v)
     f32_vector zero = _mm256_setzero_ps();
     return _mm256_add_ps(_mm256_max_ps(zero, v), zero);
 }
-/* 0 for a NaN. */
-static inline f32_vector f32_number(f32_vector v) { return _mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q)); }
-/* Within low and high, to the nearest even integer. */
-static inline i32_vector i32_of_f32(f32_vector v, f32_vector low, f32_vector high)
+/* At most high, to the nearest even integer; a NaN and what is too small become the least integer, or a NaN 0. */
+static inline i32_vector i32_of_f32(f32_vector v, f32_vector high)
 {
-    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(v, low), high));
+    return _mm256_cvtps_epi32(_mm256_min_ps(high, v));
 }
-/* Two rows of two vectors as bytes, which their elements fit. */
-static inline void bytes_store_pair(bool is_signed, void *to0, void *to1, const i32_vector *row0,
-                                    const i32_vector *row1)
+static inline i32_vector i32_of_f32_or_nan(f32_vector v, f32_vector high)
 {
-    __m256i words0 = _mm256_packs_epi32(row0[0], row0[1]), words1 = _mm256_packs_epi32(row1[0], row1[1]);
-    __m256i bytes = is_signed ? _mm256_packs_epi16(words0, words1) : _mm256_packus_epi16(words0, words1);
+    return i32_of_f32(_mm256_and_ps(v, _mm256_cmp_ps(v, v, _CMP_ORD_Q)), high);
+}
+
+static inline i32_vector i32_all_words(int16_t value) { return _mm256_set1_epi16(value); }
+static inline i32_vector i32_all_bytes(int8_t value) { return _mm256_set1_epi8(value); }
+/* Two rows of two vectors as bytes: plus zero_point, within the range of a signed byte and not below low, xor flip. */
+static inline void bytes_store_pair(void *to0, void *to1, const i32_vector *row0, const i32_vector *row1,
+                                    i32_vector zero_point, i32_vector low, i32_vector flip)
+{
+    __m256i words0 = _mm256_adds_epi16(_mm256_packs_epi32(row0[0], row0[1]), zero_point);
+    __m256i words1 = _mm256_adds_epi16(_mm256_packs_epi32(row1[0], row1[1]), zero_point);
+    __m256i bytes = _mm256_xor_si256(_mm256_max_epi8(_mm256_packs_epi16(words0, words1), low), flip);
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm_storeu_si128((__m128i *)to0, _mm256_castsi256_si128(bytes));
     _mm_storeu_si128((__m128i *)to1, _mm256_extracti128_si256(bytes, 1));
-}
-static inline void bytes_store(bool is_signed, void *to, const i32_vector *row)
-{
-    char unused[16];
-    bytes_store_pair(is_signed, to, unused, row, row);
 }
 
 #endif

@@ -23,6 +23,7 @@ static inline i32_vector i32_unit(const void *from)
     memcpy(&unit, from, sizeof unit);
     return _mm512_set1_epi32(unit);
 }
+static inline i32_vector i32_xor(i32_vector a, i32_vector b) { return _mm512_xor_si512(a, b); }
 static inline i32_vector words_dot(i32_vector sum, i32_vector pixel, i32_vector filter)
 {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(pixel, filter));
@@ -54,28 +55,29 @@ static inline f32_vector f32_relu(f32_vector v)
     f32_vector zero = _mm512_setzero_ps();
     return _mm512_add_ps(_mm512_max_ps(zero, v), zero);
 }
-/* 0 for a NaN. */
-static inline f32_vector f32_number(f32_vector v)
+/* At most high, to the nearest even integer; a NaN and what is too small become the least integer, or a NaN 0. */
+static inline i32_vector i32_of_f32(f32_vector v, f32_vector high)
 {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), v);
+    return _mm512_cvtps_epi32(_mm512_min_ps(high, v));
 }
-/* Within low and high, to the nearest even integer. */
-static inline i32_vector i32_of_f32(f32_vector v, f32_vector low, f32_vector high)
+static inline i32_vector i32_of_f32_or_nan(f32_vector v, f32_vector high)
 {
-    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(v, low), high));
+    return _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), _mm512_min_ps(high, v));
 }
-/* A row of two vectors as bytes, which their elements fit; what is cut off is the sign's. */
-static inline void bytes_store(bool is_signed, void *to, const i32_vector *row)
+
+static inline i32_vector i32_all_words(int16_t value) { return _mm512_set1_epi16(value); }
+static inline i32_vector i32_all_bytes(int8_t value) { return _mm512_set1_epi8(value); }
+/* Two rows of two vectors as bytes: plus zero_point, within the range of a signed byte and not below low, xor flip. */
+static inline void bytes_store_pair(void *to0, void *to1, const i32_vector *row0, const i32_vector *row1,
+                                    i32_vector zero_point, i32_vector low, i32_vector flip)
 {
-    (void)is_signed;
-    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(row[0]));
-    _mm_storeu_si128((__m128i *)to + 1, _mm512_cvtepi32_epi8(row[1]));
-}
-static inline void bytes_store_pair(bool is_signed, void *to0, void *to1, const i32_vector *row0,
-                                    const i32_vector *row1)
-{
-    bytes_store(is_signed, to0, row0);
-    bytes_store(is_signed, to1, row1);
+    __m512i words0 = _mm512_adds_epi16(_mm512_packs_epi32(row0[0], row0[1]), zero_point);
+    __m512i words1 = _mm512_adds_epi16(_mm512_packs_epi32(row1[0], row1[1]), zero_point);
+    __m512i bytes = _mm512_xor_si512(_mm512_max_epi8(_mm512_packs_epi16(words0, words1), low), flip);
+    bytes = _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), bytes);
+    _mm256_storeu_si256((__m256i *)to0, _mm512_castsi512_si256(bytes));
+    _mm256_storeu_si256((__m256i *)to1, _mm512_extracti64x4_epi64(bytes, 1));
 }
 
 #endif

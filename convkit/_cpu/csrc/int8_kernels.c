@@ -4,13 +4,20 @@
 
 extern const ck_int8_kernel ck_int8_generic;
 #ifdef CK_WITH_X86
-extern const ck_int8_kernel ck_int8_avx2, ck_int8_avx2vnni, ck_int8_avx512, ck_int8_avx512vnni;
+extern const ck_int8_kernel ck_int8_avx2, ck_int8_avx512, ck_int8_avx512vnni;
+#ifndef CK_WITHOUT_AVX2VNNI
+extern const ck_int8_kernel ck_int8_avx2vnni;
+#endif
 #endif
 
 const ck_int8_kernel *const ck_int8_kernels[] = {
     &ck_int8_generic,
 #ifdef CK_WITH_X86
-    &ck_int8_avx2, &ck_int8_avx2vnni, &ck_int8_avx512, &ck_int8_avx512vnni,
+    &ck_int8_avx2,
+#ifndef CK_WITHOUT_AVX2VNNI
+    &ck_int8_avx2vnni,
+#endif
+    &ck_int8_avx512, &ck_int8_avx512vnni,
 #endif
     NULL,
 };

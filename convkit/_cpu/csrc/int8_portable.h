@@ -12,6 +12,10 @@
 #define VECTOR_LANES 4
 #endif
 
+/* Without vector registers nothing is gained by a copy for each number of rows, which takes compilers long. */
+#define FINISH_TILE static __attribute__((noinline))
+#define FINISH_TOGETHER 1
+
 typedef struct {
     uint32_t lane[VECTOR_LANES]; /* unsigned: sums wrap */
 } i32_vector;
@@ -33,6 +37,11 @@ static inline void i32_store(void *to, i32_vector v) { memcpy(to, &v, sizeof v);
 static inline i32_vector i32_add(i32_vector a, i32_vector b)
 {
     EACH_LANE a.lane[l] += b.lane[l];
+    return a;
+}
+static inline i32_vector i32_xor(i32_vector a, i32_vector b)
+{
+    EACH_LANE a.lane[l] ^= b.lane[l];
     return a;
 }
 static inline i32_vector i32_all(int32_t value)
@@ -112,35 +121,46 @@ static inline f32_vector f32_relu(f32_vector v)
     EACH_LANE v.lane[l] = v.lane[l] <= 0 ? 0 : v.lane[l]; /* a NaN stays, -0 becomes 0 */
     return v;
 }
-/* 0 for a NaN. */
-static inline f32_vector f32_number(f32_vector v)
-{
-    EACH_LANE v.lane[l] = v.lane[l] == v.lane[l] ? v.lane[l] : 0;
-    return v;
-}
-/* Within low and high, to the nearest even integer. */
-static inline i32_vector i32_of_f32(f32_vector v, f32_vector low, f32_vector high)
+/* At most high, to the nearest even integer; a NaN and what is too small become the least integer, or a NaN 0. */
+static inline i32_vector i32_of_f32(f32_vector v, f32_vector high)
 {
     i32_vector i;
     EACH_LANE
     {
-        float t = v.lane[l] > low.lane[l] ? v.lane[l] : low.lane[l];
-        i.lane[l] = (uint32_t)lrintf(t < high.lane[l] ? t : high.lane[l]);
+        float t = high.lane[l] < v.lane[l] ? high.lane[l] : v.lane[l];
+        i.lane[l] = (uint32_t)(t >= -0x1p31f ? (int32_t)lrintf(t) : INT32_MIN);
     }
     return i;
 }
-/* A row of two vectors as bytes, which their elements fit; what is cut off is the sign's. */
-static inline void bytes_store(bool is_signed, void *to, const i32_vector *row)
+static inline i32_vector i32_of_f32_or_nan(f32_vector v, f32_vector high)
 {
-    (void)is_signed;
-    EACH_LANE((uint8_t *)to)[l] = (uint8_t)row[0].lane[l];
-    EACH_LANE((uint8_t *)to)[l + VECTOR_LANES] = (uint8_t)row[1].lane[l];
+    EACH_LANE v.lane[l] = v.lane[l] == v.lane[l] ? v.lane[l] : 0;
+    return i32_of_f32(v, high);
 }
-static inline void bytes_store_pair(bool is_signed, void *to0, void *to1, const i32_vector *row0,
-                                    const i32_vector *row1)
+
+static inline i32_vector i32_all_words(int16_t value) { return i32_all((int32_t)((uint16_t)value * 0x10001u)); }
+static inline i32_vector i32_all_bytes(int8_t value) { return i32_all((int32_t)((uint8_t)value * 0x1010101u)); }
+static inline int32_t within(int32_t value, int32_t low, int32_t high)
 {
-    bytes_store(is_signed, to0, row0);
-    bytes_store(is_signed, to1, row1);
+    return value < low ? low : value > high ? high : value;
+}
+/* A row of two vectors as bytes: plus zero_point, within the range of a signed byte and not below low, xor flip. */
+static inline void bytes_store(void *to, const i32_vector *row, i32_vector zero_point, i32_vector low, i32_vector flip)
+{
+    const int16_t zero = (int16_t)zero_point.lane[0];
+    const int8_t least = (int8_t)low.lane[0];
+    for (int v = 0; v < 2; v++)
+        EACH_LANE
+        {
+            int32_t value = within((int32_t)row[v].lane[l], INT16_MIN, INT16_MAX) + zero;
+            ((uint8_t *)to)[v * VECTOR_LANES + l] = (uint8_t)((uint32_t)within(value, least, INT8_MAX) ^ flip.lane[0]);
+        }
+}
+static inline void bytes_store_pair(void *to0, void *to1, const i32_vector *row0, const i32_vector *row1,
+                                    i32_vector zero_point, i32_vector low, i32_vector flip)
+{
+    bytes_store(to0, row0, zero_point, low, flip);
+    bytes_store(to1, row1, zero_point, low, flip);
 }
 
 #endif

@@ -13,6 +13,24 @@ static const struct {
     [CK_AVX512VNNI] = {"avx512vnni", CK_AVX512}, [CK_AVX512BF16] = {"avx512bf16", CK_AVX512VNNI},
 };
 
+bool ck_isa_is_built(ck_isa isa)
+{
+    switch (isa) {
+    case CK_GENERIC: return true;
+#ifdef CK_WITH_X86
+#ifdef CK_WITHOUT_AVX2VNNI
+    case CK_AVX2VNNI: return false;
+#endif
+#ifdef CK_WITHOUT_AVX512BF16
+    case CK_AVX512BF16: return false;
+#endif
+    default: return true;
+#else
+    default: return false;
+#endif
+    }
+}
+
 const char *ck_isa_name(ck_isa isa) { return LEVELS[isa].name; }
 
 bool ck_isa_has(ck_isa isa, ck_isa part)
@@ -51,7 +69,7 @@ bool ck_isa_runs(ck_isa isa)
     __builtin_cpu_init();
     bool runs = true;
     for (; isa != CK_GENERIC; isa = LEVELS[isa].base)
-        runs = runs && has_addition(isa);
+        runs = runs && ck_isa_is_built(isa) && has_addition(isa);
     return runs;
 }
 

@@ -12,7 +12,10 @@ const char *ck_isa_name(ck_isa isa);
 /* Whether code of level `part` runs wherever code of `isa` does. */
 bool ck_isa_has(ck_isa isa, ck_isa part);
 
-/* Whether the CPU has the level and all that it builds on, and the operating system saves their registers. */
+/* Whether the level is part of this build; what no compiler flag was there for is not. */
+bool ck_isa_is_built(ck_isa isa);
+
+/* Whether it is, and the CPU has the level and all that it builds on, and the operating system saves their registers. */
 bool ck_isa_runs(ck_isa isa);
 
 /* The last of the levels that run. */

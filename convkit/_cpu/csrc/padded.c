@@ -24,7 +24,7 @@ static void lay_pixels(const ck_pixels *p, int64_t channels, int64_t size, int64
     if (p->plain && stride[2] == channels * size && pitch == channels)
         memcpy(to, from, (size_t)(count * channels * size));
     else if (p->paired)
-        ck_pair_neighbours((ck_pair *)to, pitch, 1, from, stride[2], stride[3] / 2, count, p->paired);
+        ck_pair_neighbours(p->pairing, (ck_pair *)to, pitch, 1, from, stride[2], stride[3] / 2, count, p->paired);
     else
         ck_load_block(p->load, size, to, pitch, 1, from, stride[2], stride[3], count, channels);
 }
@@ -41,6 +41,12 @@ bool ck_stage_padded(const ck_window *w, const ck_pixels *pixels, const ck_block
         return false;
     *view = (ck_view){to, row0, col0, rows * cols * pitch, cols * pitch, pitch};
     int64_t left = ck_min(cols, ck_max(0, -col0)), right = ck_max(left, ck_min(cols, w->width - col0));
+    if (left == 0 && right == cols && row0 >= 0 && row0 + rows <= w->height && a->stride[1] == cols * a->stride[2]) {
+        for (int64_t n = 0; n < block->images; n++, to += rows * row_bytes) /* rows are one run */
+            lay_pixels(pixels, channels, size, pitch, a->data + n * a->stride[0] + row0 * a->stride[1] + col0 * a->stride[2],
+                       rows * cols, to);
+        return true;
+    }
     for (int64_t n = 0; n < block->images; n++)
         for (int64_t row = row0; row < row0 + rows; row++, to += row_bytes) {
             if (row < 0 || row >= w->height || left == right) {

@@ -4,7 +4,7 @@
 
 /* Pairs that are laid down before the next row's, where `to` is not written densely: the lines that are touched stay in the
  * first-level cache from one row to the next.  As in convert.c. */
-enum { PIECE = 64 };
+enum { PIECE = 64, LEAST_BULK = 4 };
 
 static inline uint16_t number_at(const char *from)
 {
@@ -45,15 +45,37 @@ static void pair_row(ck_pair *to, int64_t to_step, const char *a, const char *b,
     }
 }
 
-void ck_pair_up(ck_pair *to, int64_t t0, int64_t t1, const char *a, const char *b, int64_t f0, int64_t f1, int64_t n0,
-                int64_t n1)
+/* Whether the level's own code did it.  Short rows and columns are no work for it. */
+static bool bulk_pairs(const ck_pairing *bulk, ck_pair *to, int64_t t0, int64_t t1, const char *a, const char *b,
+                       int64_t f0, int64_t f1, int64_t n0, int64_t n1)
 {
+    bool whole = a && b == a + 2 && f1 == 4;
+    if (n1 < LEAST_BULK || !(f1 == 2 || whole))
+        return false;
+    if (t1 == 1 && !whole)
+        bulk->rows(to, t0, a, b, f0, n0, n1);
+    else if (t0 == 1 && n0 >= LEAST_BULK)
+        bulk->columns(to, t1, a, b, f0, n0, n1, whole);
+    else
+        return false;
+    return true;
+}
+
+void ck_pair_up(const ck_pairing *bulk, ck_pair *to, int64_t t0, int64_t t1, const char *a, const char *b, int64_t f0,
+                int64_t f1, int64_t n0, int64_t n1)
+{
+    if (t0 == n1 * t1 && f0 == n1 * f1) { /* one row of all */
+        n1 *= n0;
+        n0 = 1;
+    }
     if (n1 == 1 || (ck_distance(f1) > ck_distance(f0) && n0 > 1)) { /* let dimension 1 be the array's denser one */
         int64_t swap = t0;
         t0 = t1, t1 = swap;
         swap = f0, f0 = f1, f1 = swap;
         swap = n0, n0 = n1, n1 = swap;
     }
+    if (bulk && bulk_pairs(bulk, to, t0, t1, a, b, f0, f1, n0, n1))
+        return;
     int64_t piece = t1 == 1 ? n1 : PIECE;
     for (int64_t start = 0; start < n1; start += piece)
         for (int64_t i = 0; i < n0; i++) {
@@ -62,12 +84,12 @@ void ck_pair_up(ck_pair *to, int64_t t0, int64_t t1, const char *a, const char *
         }
 }
 
-void ck_pair_neighbours(ck_pair *to, int64_t t0, int64_t t1, const char *from, int64_t f0, int64_t f1, int64_t n0,
-                        int64_t n1)
+void ck_pair_neighbours(const ck_pairing *bulk, ck_pair *to, int64_t t0, int64_t t1, const char *from, int64_t f0,
+                        int64_t f1, int64_t n0, int64_t n1)
 {
     int64_t whole = n1 / 2;
     if (whole)
-        ck_pair_up(to, t0, t1, from, from + f1, f0, 2 * f1, n0, whole);
+        ck_pair_up(bulk, to, t0, t1, from, from + f1, f0, 2 * f1, n0, whole);
     if (n1 % 2)
-        ck_pair_up(to + whole * t1, t0, t1, from + 2 * whole * f1, NULL, f0, f1, n0, 1);
+        ck_pair_up(bulk, to + whole * t1, t0, t1, from + 2 * whole * f1, NULL, f0, f1, n0, 1);
 }

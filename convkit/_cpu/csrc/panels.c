@@ -72,7 +72,7 @@ static void pack_pairs(const ck_direct *d, int64_t panels, int64_t channels, con
         ck_pair *panel = (ck_pair *)to + p * panel_step;
         if (count < columns)
             memset(panel, 0, (size_t)(rows * columns) * sizeof *panel);
-        ck_pair_neighbours(panel, 1, columns, from + p * columns * out, out, in, count, numbers);
+        ck_pair_neighbours(d->kernel->pairing, panel, 1, columns, from + p * columns * out, out, in, count, numbers);
     }
 }
 

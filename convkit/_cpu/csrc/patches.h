@@ -23,6 +23,7 @@ typedef struct {
     bool plain;    /* the arithmetic's own dtype, native, aligned, channels adjacent */
     int64_t paired; /* CK_BF16: the channels of a group, of which two neighbours are an element (ck_pair); array.stride[3] is
                      * from element to element, and plain tells whether such pairs lie in memory already; otherwise 0 */
+    const struct ck_pairing *pairing; /* of the kernel that takes them, or NULL */
     int64_t pitch; /* elements from pixel to pixel where padded.h lays them down; 0: as many as channels */
 } ck_pixels;
 

@@ -3,6 +3,7 @@
 #include "planar_kernels.h"
 
 #define PLANAR_SUMS 24
+#define PLANAR_MASKS 1
 #define PLANAR_TAP_ROWS 4
 #define PLANAR_TAP_COLS 5
 

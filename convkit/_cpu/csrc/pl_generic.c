@@ -3,6 +3,7 @@
 #include "planar_kernels.h"
 
 #define PLANAR_SUMS 8
+#define PLANAR_MASKS 0
 #define PLANAR_TAP_ROWS 2
 #define PLANAR_TAP_COLS 4
 

@@ -89,8 +89,8 @@ static bool add_block(const ck_planar_gradient *g, int64_t filter0, int64_t filt
     ck_pixels x = g->pixels, dy = g->gradients;
     x.array.data += image * x.array.stride[0];
     dy.array.data += image * dy.array.stride[0] + filter0 * dy.array.stride[3];
-    t.view = ck_planar_reach(w, &t.block, kernel->lanes);
-    ck_planar_view of_dy = ck_planar_reach(&same, &t.block, kernel->lanes);
+    t.view = ck_planar_reach(w, &t.block, 1); /* kernels read no more than what counts */
+    ck_planar_view of_dy = ck_planar_reach(&same, &t.block, 1);
     if (g->channels * t.view.channel_step * size > g->stage_bytes ||
         filters * of_dy.channel_step * size > g->gradient_bytes)
         return false;
@@ -130,20 +130,6 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
     }
 }
 
-#define ADD_LANES(NAME, TYPE)                                                                                          \
-    static void NAME(TYPE *sums, int64_t count, int64_t lanes)                                                         \
-    {                                                                                                                  \
-        for (int64_t i = 0; i < count; i++) {                                                                          \
-            TYPE total = sums[i * lanes];                                                                              \
-            for (int64_t l = 1; l < lanes; l++)                                                                        \
-                total += sums[i * lanes + l];                                                                          \
-            sums[i] = total;                                                                                           \
-        }                                                                                                              \
-    }
-
-ADD_LANES(add_lanes_f32, float)
-ADD_LANES(add_lanes_f64, double)
-
 /* Adds the slices of a tile, and the lanes, and stores it where the filter's strides say. */
 static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
@@ -155,10 +141,7 @@ static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
     const int64_t *stride = g->out.stride;
     char *sums = g->partials + unit * g->slices * distance;
     ck_add_slices(arithmetic, sums, tile_numbers(g), g->slices, distance);
-    if (arithmetic == CK_F64)
-        add_lanes_f64((double *)sums, tile_numbers(g) / g->kernel->lanes, g->kernel->lanes);
-    else
-        add_lanes_f32((float *)sums, tile_numbers(g) / g->kernel->lanes, g->kernel->lanes);
+    ck_add_lanes(arithmetic, sums, tile_numbers(g) / g->kernel->lanes, g->kernel->lanes);
     for (int64_t c = 0; c < g->channels; c++)
         for (int64_t tap = 0; tap < taps; tap++)
             g->store(g->out.data + tap / g->window.cols * stride[0] + tap % g->window.cols * stride[1] +

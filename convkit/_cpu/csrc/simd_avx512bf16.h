@@ -27,4 +27,9 @@ static inline f32_vector bf16_fma(bf16_vector a, bf16_vector b, f32_vector c)
     return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
 }
 
+static inline void bf16_round(char *to, f32_vector low, f32_vector high)
+{
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
 #endif

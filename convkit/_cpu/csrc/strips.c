@@ -264,8 +264,8 @@ static int64_t next_edge(const row_of_pixels *r, int64_t pixel, int64_t count)
     return pixel < r->left ? r->left : pixel < r->right ? r->right : count;
 }
 
-bool ck_lay_pairs(const ck_window *w, const int64_t stride[4], const ck_part *first, const ck_part *second,
-                  int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view)
+bool ck_lay_pairs(const ck_window *w, const ck_pairing *bulk, const int64_t stride[4], const ck_part *first,
+                  const ck_part *second, int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view)
 {
     range rows, cols;
     if (!place_strips(w, &first->block, channels, strip, sizeof(ck_pair), to, bytes, &rows, &cols, view))
@@ -281,9 +281,9 @@ bool ck_lay_pairs(const ck_window *w, const int64_t stride[4], const ck_part *fi
                 ck_pair *strips = pairs + pixel * strip;
                 for (int64_t c = 0; c < channels; c += strip, strips += view->strip_step) {
                     int64_t count = ck_min(strip, channels - c);
-                    ck_pair_up(strips, strip, 1, at_a ? at_a + c * stride[3] : NULL, at_b ? at_b + c * stride[3] : NULL,
-                               step, stride[3], next - pixel, count);
-                    ck_pair_up(strips + count, strip, 1, NULL, NULL, 0, 0, next - pixel, strip - count);
+                    ck_pair_up(bulk, strips, strip, 1, at_a ? at_a + c * stride[3] : NULL,
+                               at_b ? at_b + c * stride[3] : NULL, step, stride[3], next - pixel, count);
+                    ck_pair_up(bulk, strips + count, strip, 1, NULL, NULL, 0, 0, next - pixel, strip - count);
                 }
             }
         }

@@ -5,6 +5,7 @@
 #ifndef CK_STRIPS_H
 #define CK_STRIPS_H
 
+#include "kernels.h"
 #include "padded.h"
 
 /* Where a window finds a block's pixels.  What output pixel (n, i, j), counted from the block's first, meets at tap (a, b)
@@ -40,7 +41,7 @@ typedef struct {
 
 /* The same for two blocks of one shape, laid down as pairs (ck_pair), each of a pixel of the first and one of the second
  * block; NULL stands for a second block of zeros.  Elements of the view are pairs, and pixels are those of one block. */
-bool ck_lay_pairs(const ck_window *window, const int64_t stride[4], const ck_part *first, const ck_part *second,
-                  int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view);
+bool ck_lay_pairs(const ck_window *window, const ck_pairing *bulk, const int64_t stride[4], const ck_part *first,
+                  const ck_part *second, int64_t channels, int64_t strip, char *to, int64_t bytes, ck_strips *view);
 
 #endif

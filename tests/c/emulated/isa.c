@@ -12,3 +12,5 @@ bool ck_isa_has(ck_isa isa, ck_isa part) { return part == isa || part == CK_GENE
 bool ck_isa_runs(ck_isa isa) { return isa == CK_GENERIC || isa == CK_AVX512BF16; }
 
 ck_isa ck_best_isa(void) { return CK_AVX512BF16; }
+
+bool ck_isa_is_built(ck_isa isa) { return ck_isa_runs(isa); }
