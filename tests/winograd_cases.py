@@ -89,12 +89,17 @@ def terms(call: Call) -> int:
     return dy.shape[0] * -(-dy.shape[1] // TILE) * -(-dy.shape[2] // TILE)
 
 
+def gradient_additions(tiles: int) -> int:
+    """Return how many additions a tile's product can pass through, by the sizes of blocks and slices."""
+    return min(tiles, 112) + -(-tiles // 42) + 32
+
+
 def constant(call: Call) -> float:
     """Return the c of the contract."""
     length = terms(call)
     steps = min(length, 512) + -(-length // 512)
     if call.op == "conv2d_backprop_filter":
-        steps = min(length, 512) + -(-length // 128) + 48
+        steps = gradient_additions(length)
     return amplification(call.op) * (steps + TRANSFORMS) / 2
 
 

@@ -1211,6 +1211,7 @@ cdef class PlanarGradient(Run):
 include "_int8.pxi"
 include "_float_epilogue.pxi"
 include "_winograd.pxi"
+include "_winograd_gradient.pxi"
 
 
 def helpers():

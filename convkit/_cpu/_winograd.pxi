@@ -43,24 +43,6 @@ cdef extern from "winograd.h" nogil:
     int ck_winograd_run(const ck_winograd *, const ck_job *)
 
 
-cdef extern from "winograd_gradient.h" nogil:
-    ctypedef struct ck_winograd_gradient:
-        const ck_dot_kernel *product
-        const ck_winograd_kernel *kernel
-        ck_tile_source image, gradient
-        ck_array out
-        int64_t image_group, gradient_group, out_group
-        ck_store_fn store
-        flag accumulate
-        int64_t images, groups, in_channels, out_channels
-        int64_t channel_block, panel_block, image_block, row_block, col_block, slices, slice_blocks
-        unsigned char *failed
-        char *partials
-        int64_t stage_bytes, image_bytes, gradient_bytes, sums_bytes
-
-    int ck_winograd_gradient_run(const ck_winograd_gradient *, const ck_job *)
-
-
 cdef int fill_tiles(
     ck_tile_source *source, operand, flag plain, size, int reach, pads, const ck_dot_kernel *kernel,
 ) except -1:
@@ -189,43 +171,3 @@ cdef class WinogradPacker(Winograd):
         self.again.aim_filter(&w, <char *>cnp.PyArray_DATA(memory) + self.taps_at)
         w.out.data = <char *>cnp.PyArray_DATA(out)
         self.start_with(&w, memory, threads, workers)
-
-
-cdef class WinogradGradient(Run):
-    """The filter gradient of transformed tiles; built from a `WinogradGradientSpec`."""
-
-    cdef ck_winograd_gradient g
-
-    def __init__(self, spec):
-        cdef ck_winograd_gradient *g = &self.g
-        self.arithmetic = TYPES[spec.arithmetic]
-        memset(g, 0, sizeof(ck_winograd_gradient))
-        g.product = kernel_of(self.arithmetic, spec.isa)
-        g.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        fill_tiles(&g.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads, g.product)
-        fill_tiles(&g.gradient, spec.gradient, spec.gradient_plain, spec.out_size, CK_TILE, (0, 0), g.product)
-        fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
-        g.store = ck_storer_for(&g.out, g.product)
-        g.accumulate = spec.accumulate
-        g.image_group, g.gradient_group, g.out_group = spec.group_bytes
-        g.images, g.groups = spec.images, spec.groups
-        g.in_channels, g.out_channels = spec.in_channels, spec.out_channels
-        g.channel_block, g.panel_block = spec.channel_block, spec.panel_block
-        g.image_block, g.row_block, g.col_block = spec.block
-        g.slices, g.slice_blocks = spec.slices, spec.slice_blocks
-        g.stage_bytes, g.image_bytes, g.gradient_bytes, g.sums_bytes = spec.scratch
-        self.shared_bytes = spec.shared_bytes
-
-    cdef int execute(self, void *run, ck_job *job) noexcept nogil:
-        return ck_winograd_gradient_run(<ck_winograd_gradient *>run, job)
-
-    def run(
-        self, cnp.ndarray image, cnp.ndarray gradient, cnp.ndarray out, cnp.ndarray failed, int threads, int workers
-    ):
-        """Compute but for the panels that are marked in ``failed``; the arrays must lie as the specification says."""
-        cdef ck_winograd_gradient g = self.g
-        g.image.pixels.array.data = <char *>cnp.PyArray_DATA(image)
-        g.gradient.pixels.array.data = <char *>cnp.PyArray_DATA(gradient)
-        g.out.data = <char *>cnp.PyArray_DATA(out)
-        g.failed = <unsigned char *>cnp.PyArray_DATA(failed)
-        self.start(<void *>&g, &g.partials, NULL, threads, workers)

@@ -26,6 +26,7 @@ from . import (
     plan,
     planar_tiles,
     reference,
+    winograd_gradient_tiles,
     winograd_tiles,
 )
 from .isa import has_tile, tile_for
@@ -111,7 +112,7 @@ EngineSpec = (
     | planar_tiles.PlanarGradientSpec
     | int8_tiles.Int8Spec
     | winograd_tiles.WinogradSpec
-    | winograd_tiles.WinogradGradientSpec
+    | winograd_gradient_tiles.WinogradGradientSpec
 )
 
 

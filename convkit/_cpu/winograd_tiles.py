@@ -37,13 +37,6 @@ ALONE_CHANNELS_IN = 128
 ALONE_CHANNELS = 64
 
 
-# Channels on either side of a filter gradient's part, cut down to LEAST_PART to get more units; and the tiles below
-# which adding a slice up takes longer than it saves.
-MOST_PART = 128
-LEAST_PART = 64
-SLICE_TILES = 256
-
-
 class WinogradBlock(NamedTuple):
     """The blocks of `ck_winograd` in winograd.h."""
 
@@ -89,56 +82,6 @@ class WinogradSpec:
         """What is kept of a packed filter: transformed, and as it is for tiles that are computed again."""
         taps = TAPS * self.groups * self.in_channels * self.out_channels
         return self.transformed_bytes + taps * plan.size_of(self.arithmetic)
-
-
-@dataclass(frozen=True, slots=True)
-class WinogradGradientSpec:
-    """As `ck_winograd_gradient` in winograd_gradient.h."""
-
-    arithmetic: str
-    isa: str
-    image: Operand
-    image_plain: bool
-    gradient: Operand
-    gradient_plain: bool
-    out: Operand
-    group_bytes: tuple[int, int, int]
-    accumulate: bool
-    images: int
-    groups: int
-    in_channels: int
-    out_channels: int
-    size: tuple[int, int]
-    out_size: tuple[int, int]
-    pads: tuple[int, int]
-    panel_width: int
-    channel_block: int
-    panel_block: int
-    block: tuple[int, int, int]
-    slices: int
-    slice_blocks: int
-    scratch: tuple[int, int, int, int]
-    shared_bytes: int
-
-    @property
-    def panels(self) -> int:
-        return -(-self.out_channels // self.panel_width)
-
-    @property
-    def parts(self) -> int:
-        return self.groups * -(-self.in_channels // self.channel_block) * -(-self.panels // self.panel_block)
-
-    def panel_of(self, number: int) -> tuple[int, slice, slice]:
-        """Return group, channels in and channels out of a panel that the engine marks, all counted in the group."""
-        part, panel = divmod(number, self.panel_block)
-        part, panels = divmod(part, -(-self.panels // self.panel_block))
-        group, channels = divmod(part, -(-self.in_channels // self.channel_block))
-        first, out = channels * self.channel_block, (panels * self.panel_block + panel) * self.panel_width
-        return (
-            group,
-            slice(first, min(first + self.channel_block, self.in_channels)),
-            slice(out, min(out + self.panel_width, self.out_channels)),
-        )
 
 
 def forward_spec(
@@ -225,7 +168,7 @@ def _grid(spec: WinogradSpec) -> tuple[int, int]:
     return -(-spec.out_size[0] // TILE), -(-spec.out_size[1] // TILE)
 
 
-def _tiled(grid: tuple[int, int, int], most: int) -> tuple[int, int, int]:
+def tiled(grid: tuple[int, int, int], most: int) -> tuple[int, int, int]:
     """Return images, rows and columns of a block of at most so many tiles, of a grid of as many tiles in all."""
     images, rows, columns = grid
     if rows * columns <= most:
@@ -248,7 +191,7 @@ def _block(spec: WinogradSpec, panels: int, width: int, far: bool) -> WinogradBl
     Panels that are cut make tiles be transformed once more, tiles that are cut make the filter be read once more.
     """
     rows, columns = _grid(spec)
-    block = WinogradBlock(*_tiled((spec.images, rows, columns), BLOCK_TILES), panels)
+    block = WinogradBlock(*tiled((spec.images, rows, columns), BLOCK_TILES), panels)
     per_tile = 2.0 * ELEMENTS * spec.in_channels * width
     alone = spec.shared_bytes == 0
     least = max(1, (ALONE_CHANNELS if alone else LEAST_CHANNELS) // width)
@@ -285,109 +228,3 @@ def _scratch(
     parts = (plan.aligned(count * size) for count in (staged, image, sums, weights, out, again))
     staged, image, sums, weights, out, again = parts
     return staged, image, sums, weights, out, again
-
-
-def filter_gradient_spec(
-    g: ConvGeometry,
-    image: Operand,
-    gradient: Operand,
-    out: Operand,
-    accumulate: bool,
-    limit: int,
-    machine: Machine,
-) -> WinogradGradientSpec:
-    """Plan a filter gradient: parts of the result first, slices of the tiles only where there are too few parts."""
-    image, gradient, out = map(settle_strides, (image, gradient, out))
-    arithmetic = plan.arithmetic_of(gradient.dtype)
-    register = tile_for(arithmetic, machine.isa)
-    draft = WinogradGradientSpec(
-        arithmetic=arithmetic,
-        isa=register.isa,
-        image=image,
-        image_plain=is_plain(image, arithmetic),
-        gradient=gradient,
-        gradient_plain=is_plain(gradient, arithmetic),
-        out=out,
-        group_bytes=(g.group_in * image.strides[3], g.group_out * gradient.strides[3], g.group_out * out.strides[3]),
-        accumulate=accumulate,
-        images=g.batch,
-        groups=g.groups,
-        in_channels=g.group_in,
-        out_channels=g.group_out,
-        size=(g.in_size[0], g.in_size[1]),
-        out_size=(g.out_size[0], g.out_size[1]),
-        pads=(g.pad_before[0], g.pad_before[1]),
-        panel_width=register.columns,
-        channel_block=plan.cut(g.group_in, MOST_PART),
-        panel_block=plan.cut(-(-g.group_out // register.columns), max(1, MOST_PART // register.columns)),
-        block=(1, 1, 1),
-        slices=1,
-        slice_blocks=1,
-        scratch=(0, 0, 0, 0),
-        shared_bytes=0,
-    )
-    return _fit_gradient(_cut_parts(draft), limit)
-
-
-def _cut_parts(spec: WinogradGradientSpec) -> WinogradGradientSpec:
-    while spec.parts < UNITS:
-        width = spec.panel_block * spec.panel_width
-        if spec.channel_block > LEAST_PART and spec.channel_block >= width:
-            spec = replace(spec, channel_block=-(-spec.channel_block // 2))
-        elif width > LEAST_PART and spec.panel_block > 1:
-            spec = replace(spec, panel_block=-(-spec.panel_block // 2))
-        else:
-            break
-    return spec
-
-
-def _fit_gradient(spec: WinogradGradientSpec, limit: int) -> WinogradGradientSpec:
-    rows, columns = (-(-n // TILE) for n in spec.out_size)
-    wanted = max(1, min(-(-UNITS // spec.parts), spec.images * rows * columns // SLICE_TILES))
-    most = BLOCK_TILES
-    while True:
-        block = _tiled((spec.images, rows, columns), most)
-        blocks = -(-spec.images // block[0]) * -(-rows // block[1]) * -(-columns // block[2])
-        slice_blocks = -(-blocks // wanted)
-        slices = -(-blocks // slice_blocks)
-        scratch, part = _gradient_scratch(spec, block, slices)
-        shared = spec.parts * slices * part if slices > 1 else 0
-        enough = sum(scratch) * WORKERS <= limit - shared and shared <= limit // 2
-        if enough or (most <= LEAST_TILES and wanted == 1 and sum(scratch) <= limit):
-            return replace(
-                spec, block=block, slices=slices, slice_blocks=slice_blocks, scratch=scratch, shared_bytes=shared
-            )
-        if wanted > 1 and shared > limit // 4:
-            wanted = -(-wanted // 2)
-        elif most > LEAST_TILES or (wanted == 1 and most > 1):
-            most = -(-most // 2)
-        elif wanted > 1:
-            wanted = -(-wanted // 2)
-        elif spec.channel_block > 1:
-            spec = replace(spec, channel_block=-(-spec.channel_block // 2))
-        elif spec.panel_block > 1:
-            spec = replace(spec, panel_block=-(-spec.panel_block // 2))
-        else:
-            raise WorkspaceError(plan.too_small(sum(scratch), limit))
-
-
-def _gradient_scratch(
-    spec: WinogradGradientSpec, block: tuple[int, int, int], slices: int
-) -> tuple[tuple[int, int, int, int], int]:
-    """Return the bytes of pixels, of both transformed, and of sums that are not shared; and those of a part's sums."""
-    size = plan.size_of(spec.arithmetic)
-    images, rows, columns = block
-    channels, width = min(spec.channel_block, spec.in_channels), spec.panel_block * spec.panel_width
-    copied = [0]
-    if not spec.image_plain:
-        copied.append(images * ((rows - 1) * TILE + REACH) * ((columns - 1) * TILE + REACH) * channels)
-    if not spec.gradient_plain:
-        copied.append(images * rows * TILE * columns * TILE * min(width, spec.out_channels))
-    tiles = images * rows * columns
-    stage = step(max(channels, width), size) + max(copied)
-    image, gradient = (ELEMENTS * step(tiles * step(count, size), size) for count in (channels, width))
-    part = spec.panel_block * ELEMENTS * step(channels * spec.panel_width, size)
-    stage, image, gradient, sums = (
-        plan.aligned(count * size) for count in (stage, image, gradient, part if slices == 1 else 0)
-    )
-    return (stage, image, gradient, sums), part * size

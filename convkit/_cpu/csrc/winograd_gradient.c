@@ -1,10 +1,11 @@
 #include "winograd_gradient.h"
 
-#include "multiply.h"
+#include "panels.h"
 #include "slices.h"
 
 #include <string.h>
 
+/* Some channels of the result: of one group, from channel0 and panel0 on. */
 typedef struct {
     int64_t number, group, channel0, channels, panel0, panels;
 } part;
@@ -41,9 +42,7 @@ static int64_t width_of(const ck_winograd_gradient *g, const part *p)
     return ck_min(p->panels * g->product->columns, g->out_channels - p->panel0 * g->product->columns);
 }
 
-/* Sums: numbers of one element of a panel, from one element to the next, and bytes of a whole part. */
-static int64_t element_numbers(const ck_winograd_gradient *g, const part *p) { return p->channels * g->product->columns; }
-
+/* Sums: numbers from one element of a panel to the next, bytes of a panel, and of a whole part. */
 static int64_t element_step(const ck_winograd_gradient *g)
 {
     return ck_winograd_step(ck_min(g->channel_block, g->in_channels) * g->product->columns, size_of(g));
@@ -51,9 +50,11 @@ static int64_t element_step(const ck_winograd_gradient *g)
 
 static int64_t panel_bytes(const ck_winograd_gradient *g) { return CK_ELEMENTS * element_step(g) * size_of(g); }
 
-static int64_t part_bytes(const ck_winograd_gradient *g)
+static int64_t part_bytes(const ck_winograd_gradient *g) { return g->panel_block * panel_bytes(g); }
+
+static char *partial_of(const ck_winograd_gradient *g, int64_t slice, int64_t part)
 {
-    return ck_min(g->panel_block, panels_of(g)) * panel_bytes(g);
+    return g->shared + g->piece_bytes + (slice * parts_of(g) + part) * part_bytes(g);
 }
 
 static int64_t blocks_of(const ck_winograd_gradient *g)
@@ -90,7 +91,7 @@ typedef struct {
     char *sums;
 } places;
 
-static bool place(const ck_winograd_gradient *g, const part *p, int64_t unit, char *scratch, places *s)
+static bool place(const ck_winograd_gradient *g, const part *p, int64_t slice, char *scratch, places *s)
 {
     int64_t size = size_of(g), width = p->panels * g->product->columns;
     s->zeros = scratch;
@@ -98,29 +99,42 @@ static bool place(const ck_winograd_gradient *g, const part *p, int64_t unit, ch
     s->end = scratch + g->stage_bytes;
     s->image = operand_of(g, s->end, p->channels);
     s->gradient = operand_of(g, s->end + g->image_bytes, width);
-    s->sums = g->slices > 1 ? g->partials + unit * part_bytes(g) : s->gradient.data + g->gradient_bytes;
+    s->sums = g->slices > 1 ? partial_of(g, slice, p->number) : s->gradient.data + g->gradient_bytes;
     return s->stage <= s->end && CK_ELEMENTS * s->image.step * size <= g->image_bytes &&
            CK_ELEMENTS * s->gradient.step * size <= g->gradient_bytes &&
            g->image_block * g->row_block * g->col_block <= CK_SUM_BLOCK &&
            (g->slices > 1 || p->panels * panel_bytes(g) <= g->sums_bytes);
 }
 
+/* Asks for the pixels of a tile that the one to its left does not have. */
+static void expect(const ck_tile_source *source, const void *const *pixels, int64_t bytes)
+{
+    for (int64_t i = 0; i < source->reach; i++)
+        for (int64_t j = source->reach - CK_TILE; j < source->reach; j++)
+            for (int64_t at = 0; at < bytes; at += CACHE_LINE)
+                __builtin_prefetch((const char *)pixels[i * source->reach + j] + at, 0, 2);
+}
+
 /* Transforms a block of tiles of one operand; false if scratch has no room for its pixels. */
 static bool transform(const ck_winograd_gradient *g, const ck_tile_source *source, ck_winograd_pixels_fn fn,
                       const char *data, const ck_block *b, int64_t channels, const places *s, const operand *to)
 {
-    int64_t size = size_of(g);
+    int64_t size = size_of(g), tiles = b->images * b->rows * b->cols;
     ck_tile_view view;
-    char *at = to->data;
     if (!ck_view_tiles(source, data, b, channels, size, s->stage, s->end - s->stage, &view))
         return false;
-    for (int64_t n = 0; n < b->images; n++)
-        for (int64_t i = b->row0; i < b->row0 + b->rows; i++)
-            for (int64_t j = b->col0; j < b->col0 + b->cols; j++, at += to->pitch * size) {
-                const void *pixels[CK_REACHED_PIXELS];
-                ck_tile_pixels(source, &view, n, i, j, s->zeros, pixels);
-                fn(channels, pixels, at, to->step, g->kernel->lanes);
-            }
+    const void *pixels[2][CK_REACHED_PIXELS]; /* of a tile and the next */
+    ck_tile_pixels(source, &view, 0, b->row0, b->col0, s->zeros, pixels[0]);
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t next = tile + 1;
+        if (next < tiles) {
+            ck_tile_pixels(source, &view, next / (b->rows * b->cols), b->row0 + next / b->cols % b->rows,
+                           b->col0 + next % b->cols, s->zeros, pixels[next % 2]);
+            if (source->in_place)
+                expect(source, pixels[next % 2], channels * size);
+        }
+        fn(channels, pixels[tile % 2], to->data + tile * to->pitch * size, to->step, g->kernel->lanes);
+    }
     return true;
 }
 
@@ -132,10 +146,12 @@ static void add_products(const ck_winograd_gradient *g, const part *p, int64_t e
     for (int64_t panel = 0; panel < p->panels; panel++) {
         const char *gradient = s->gradient.data + (e * s->gradient.step + panel * columns) * size;
         char *sums = s->sums + panel * panel_bytes(g) + e * element_step(g) * size;
-        for (int64_t strip = 0, at = 0, rows; strip < strips; strip++, at += rows) {
+        for (int64_t strip = 0, at = 0, rows; strip < strips; strip++, at += rows, sums += rows * columns * size) {
             rows = ck_ceil_div(p->channels - at, strips - strip);
+            for (int64_t i = 0; add && i < rows; i++) /* they are needed when all terms are summed */
+                __builtin_prefetch(sums + i * columns * size, 1);
             g->product->along(rows, s->image.data + (e * s->image.step + at) * size, s->image.pitch, gradient,
-                              s->gradient.pitch, &all, 1, sums + at * columns * size, columns, add);
+                              s->gradient.pitch, &all, 1, sums, columns, add);
         }
     }
 }
@@ -157,35 +173,62 @@ static bool add_block(const ck_winograd_gradient *g, const part *p, int64_t numb
     return true;
 }
 
-/* Transforms the sums of one panel of a part back and stores them, if they are finite. */
-static void finish(const ck_winograd_gradient *g, const part *p, int64_t panel, char *sums)
+/* Pieces of a part: all that lie in one panel come first. */
+static int64_t runs_of(const ck_winograd_gradient *g) { return ck_ceil_div(g->channel_block, g->piece_block); }
+
+static int64_t pieces_of(const ck_winograd_gradient *g) { return parts_of(g) * g->panel_block * runs_of(g); }
+
+/* The part that a piece is, or false where parts at the end have fewer of them. */
+static bool piece_of(const ck_winograd_gradient *g, int64_t number, part *piece)
 {
-    int64_t size = size_of(g), columns = g->product->columns, step = element_step(g);
-    int64_t out0 = (p->panel0 + panel) * columns;
+    const part p = part_of(g, number / (g->panel_block * runs_of(g)));
+    int64_t panel = number / runs_of(g) % g->panel_block, channel = number % runs_of(g) * g->piece_block;
+    *piece = p;
+    piece->channel0 += channel;
+    piece->channels = ck_min(g->piece_block, p.channels - channel);
+    piece->panel0 += panel;
+    piece->panels = 1;
+    return panel < p.panels && channel < p.channels;
+}
+
+static char *target_of(const ck_winograd_gradient *g, const part *piece)
+{
     const int64_t *stride = g->out.stride;
-    char *to = g->out.data + p->group * g->out_group + p->channel0 * stride[2] + out0 * stride[3];
-    if (!g->kernel->taps(element_numbers(g, p), sums, step)) {
-        g->failed[p->number * g->panel_block + panel] = 1;
+    return g->out.data + piece->group * g->out_group + piece->channel0 * stride[2] +
+           piece->panel0 * g->product->columns * stride[3];
+}
+
+/* Adds up the slices of a piece, transforms the sums back and stores them, if they are finite; `sums` are its part's. */
+static void finish(const ck_winograd_gradient *g, int64_t number, const part *piece, char *sums)
+{
+    int64_t size = size_of(g), columns = g->product->columns, step = element_step(g), count = piece->channels * columns;
+    int64_t runs = runs_of(g), panel = number / runs % g->panel_block, channel = number % runs * g->piece_block;
+    const int64_t *stride = g->out.stride;
+    sums += panel * panel_bytes(g) + channel * columns * size;
+    for (int64_t e = 0; e < CK_ELEMENTS; e++)
+        ck_add_slices(g->kernel->arithmetic, sums + e * step * size, count, g->slices, parts_of(g) * part_bytes(g));
+    g->shared[number] = !g->kernel->taps(count, sums, step);
+    if (g->shared[number])
         return;
-    }
     for (int64_t tap = 0; tap < CK_TAPS; tap++)
-        ck_store_block(g->store, size, to + tap / 3 * stride[0] + tap % 3 * stride[1], stride[2], stride[3],
-                       sums + tap * step * size, columns, 1, p->channels, ck_min(columns, g->out_channels - out0),
+        ck_store_block(g->store, size, target_of(g, piece) + tap / 3 * stride[0] + tap % 3 * stride[1], stride[2],
+                       stride[3], sums + tap * step * size, columns, 1, piece->channels, width_of(g, piece),
                        g->accumulate);
 }
 
 static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_winograd_gradient *g = ctx;
-    const part p = part_of(g, unit / g->slices);
-    int64_t first = unit % g->slices * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
+    int64_t slice = unit / parts_of(g), pieces = g->panel_block * runs_of(g);
+    int64_t first = slice * g->slice_blocks, last = ck_min(blocks_of(g), first + g->slice_blocks);
+    const part p = part_of(g, unit % parts_of(g));
     places s;
-    if (!place(g, &p, unit, ck_worker_scratch(worker), &s)) {
+    if (!place(g, &p, slice, ck_worker_scratch(worker), &s)) {
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
     memset(s.zeros, 0, (size_t)(s.stage - s.zeros));
-    if (width_of(g, &p) % g->product->columns) /* channels out beyond the last are summed too: as zeros */
+    if (width_of(g, &p) % g->product->columns) /* columns beyond the last channel are summed too: zeros */
         memset(s.gradient.data, 0, (size_t)g->gradient_bytes);
     for (int64_t number = first; number < last; number++) {
         if (ck_worker_stop(worker))
@@ -195,25 +238,37 @@ static void sum_unit(void *ctx, int64_t unit, ck_worker *worker)
             return;
         }
     }
-    if (g->slices == 1 && !ck_worker_stop(worker))
-        for (int64_t panel = 0; panel < p.panels; panel++)
-            finish(g, &p, panel, s.sums + panel * panel_bytes(g));
+    if (g->slices > 1 || ck_worker_stop(worker))
+        return;
+    for (int64_t number = p.number * pieces; number < (p.number + 1) * pieces; number++) {
+        part piece;
+        if (piece_of(g, number, &piece))
+            finish(g, number, &piece, s.sums);
+    }
 }
 
-/* One panel of one part: its slices, added in order. */
 static void finish_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     (void)worker;
     const ck_winograd_gradient *g = ctx;
-    const part p = part_of(g, unit / g->panel_block);
-    int64_t panel = unit % g->panel_block;
-    if (panel >= p.panels)
-        return;
-    char *sums = g->partials + p.number * g->slices * part_bytes(g) + panel * panel_bytes(g);
-    for (int64_t e = 0; e < CK_ELEMENTS; e++)
-        ck_add_slices(g->kernel->arithmetic, sums + e * element_step(g) * size_of(g), element_numbers(g, &p), g->slices,
-                      part_bytes(g));
-    finish(g, &p, panel, sums);
+    part piece;
+    if (piece_of(g, unit, &piece))
+        finish(g, unit, &piece, partial_of(g, 0, piece.number));
+}
+
+static int compute_again(const ck_winograd_gradient *g, const part *piece, const ck_job *limits)
+{
+    int64_t columns = g->product->columns;
+    const ck_direct_gradient *whole = g->again[piece->channels < g->piece_block][width_of(g, piece) < columns];
+    if (whole == NULL)
+        return CK_BAD_PLAN;
+    ck_direct_gradient d = *whole;
+    const ck_array *x = &g->image.pixels.array, *dy = &g->gradient.pixels.array;
+    d.pixels.array.data = x->data + piece->group * g->image_group + piece->channel0 * x->stride[3];
+    d.gradients.array.data = dy->data + piece->group * g->gradient_group + piece->panel0 * columns * dy->stride[3];
+    d.out.data = target_of(g, piece);
+    d.partials = g->shared + g->piece_bytes;
+    return ck_direct_gradient_run(&d, limits);
 }
 
 int ck_winograd_gradient_run(const ck_winograd_gradient *g, const ck_job *limits)
@@ -223,11 +278,19 @@ int ck_winograd_gradient_run(const ck_winograd_gradient *g, const ck_job *limits
     job.fn = sum_unit;
     job.chunks = parts_of(g) * g->slices;
     job.scratch_bytes = (size_t)(g->stage_bytes + g->image_bytes + g->gradient_bytes + g->sums_bytes);
+    if (pieces_of(g) > g->piece_bytes)
+        return CK_BAD_PLAN;
     int code = ck_pool_run(&job);
-    if (code != CK_OK || g->slices == 1)
-        return code;
-    job.fn = finish_unit;
-    job.chunks = parts_of(g) * g->panel_block;
-    job.scratch_bytes = 0;
-    return ck_pool_run(&job);
+    if (code == CK_OK && g->slices > 1) {
+        job.fn = finish_unit;
+        job.chunks = pieces_of(g);
+        job.scratch_bytes = 0;
+        code = ck_pool_run(&job);
+    }
+    for (int64_t number = 0; code == CK_OK && number < pieces_of(g); number++) {
+        part piece;
+        if (piece_of(g, number, &piece) && g->shared[number])
+            code = compute_again(g, &piece, limits);
+    }
+    return code;
 }
