@@ -25,7 +25,7 @@ from .winograd_tiles import TILE, WinogradSpec
 # the sums back does; of pixels that fill too little of their tiles, too many products are of zeros.  Dot products of
 # bfloat16 pairs multiply twice as much in the same time.  A filter gradient that takes some microseconds is left as
 # exact as it can be.  Measured on an AMD EPYC 9004: docs/decisions/0013.
-LEAST_CHANNELS = 8
+LEAST_CHANNELS, LEAST_CHANNELS_OF_PAIRS = 8, 16
 LEAST_PIXELS, LEAST_GRADIENT_PIXELS, LEAST_PIXELS_OF_PAIRS = 49, 98, 144
 MOST_WASTE, MOST_WASTE_OF_PAIRS = 2.6, 1.25
 LEAST_GRADIENT_FLOPS = 2_000_000
@@ -76,13 +76,12 @@ class Winograd(Implementation):
         g = problem.geometry
         if problem.empty:
             return None
-        few = min(g.group_in, g.group_out)
-        if few < LEAST_CHANNELS:
+        few, pairs = min(g.group_in, g.group_out), direct_arithmetic(problem, machine) == "bfloat16"
+        if few < (LEAST_CHANNELS_OF_PAIRS if pairs else LEAST_CHANNELS):
             return f"a group has {few} channels on one side, too few to pay for transforming them"
         out = g.in_size if problem.op == "conv2d_backprop_input" else g.out_size
         pixels = g.batch * out[0] * out[1]
         in_tiles = g.batch * TILE * TILE * -(-out[0] // TILE) * -(-out[1] // TILE)
-        pairs = direct_arithmetic(problem, machine) == "bfloat16"
         least = LEAST_GRADIENT_PIXELS if problem.op == "conv2d_backprop_filter" else LEAST_PIXELS
         if pixels < (LEAST_PIXELS_OF_PAIRS if pairs else least):
             return f"there are {pixels} pixels, too few to pay for transforming what all of them share"
