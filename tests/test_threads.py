@@ -198,6 +198,55 @@ def test_one_thread_means_no_helper():
     assert run_python(program) == "0"
 
 
+AFFINITY_PROGRAM = """
+    import os, sys
+    import numpy as np, convkit
+    x, w = np.ones((4, 32, 32, 16), np.float32), np.ones((5, 5, 16, 32), np.float32)
+
+    def calls():
+        for _ in range(30):
+            convkit.conv2d(x, w, num_threads=2)
+
+    def helper():
+        names = {int(task): open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")}
+        (task,) = (task for task, name in names.items() if name == "convkit\\n")
+        return task
+
+    def apart(cpus, caller):
+        return cpus - {caller} or cpus
+
+    calls()
+    cpus, task = os.sched_getaffinity(0), helper()
+"""
+
+
+def test_helpers_are_kept_off_the_cpu_of_their_caller():
+    """A kernel that wakes a helper where its caller runs would let the one wait for the other."""
+    program = """
+    for caller in cpus:
+        os.sched_setaffinity(0, {caller})
+        calls()
+        assert os.sched_getaffinity(task) == apart(cpus, caller), (caller, os.sched_getaffinity(task))
+    print("fine")
+"""
+    assert run_python(AFFINITY_PROGRAM + program) == "fine"
+
+
+def test_a_restriction_of_helpers_from_outside_is_kept():
+    program = """
+    own = {min(cpus)}
+    os.sched_setaffinity(0, own)
+    calls()  # so that the restriction differs from what the helper is given
+    os.sched_setaffinity(task, own)
+    for caller in cpus:
+        os.sched_setaffinity(0, {caller})
+        calls()
+        assert os.sched_getaffinity(task) == own, (caller, os.sched_getaffinity(task))
+    print("fine")
+"""
+    assert run_python(AFFINITY_PROGRAM + program) == "fine"
+
+
 def test_helpers_sleep_between_calls():
     program = """
         import time

@@ -1,5 +1,5 @@
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np, sched_getcpu */
 #endif
 #include "pool.h"
 
@@ -8,6 +8,10 @@
 
 #include <pthread.h>
 #include <signal.h>
+#ifdef __linux__
+#include <sched.h>
+#include <unistd.h>
+#endif
 #include <time.h>
 
 enum {
@@ -23,6 +27,7 @@ typedef struct run run;
 struct run {
     const ck_job *job;
     int most_helpers;
+    int cpu;           /* where the caller began */
     atomic_int code;   /* CK_OK while the run goes on */
     /* Under pool.lock: */
     int helpers;       /* working on it */
@@ -45,9 +50,21 @@ struct ck_worker {
     ck_fpenv fpenv;    /* the thread's own */
 };
 
+/* Where a helper may run.  Under pool.lock. */
+typedef struct {
+#ifdef __linux__
+    pid_t tid;
+    int waker, caller;        /* the CPUs it was last kept away from */
+    cpu_set_t allowed, given; /* what it may use, and what was made of that */
+#else
+    char none;
+#endif
+} cpus;
+
 typedef struct helper helper;
 struct helper {
     pthread_t thread;
+    cpus cpus;
     pthread_cond_t wake; /* initialised once and never destroyed: a late signal may come from outside the lock */
     bool wake_ready;
     bool called;         /* to work: set by who wakes it */
@@ -223,13 +240,61 @@ static void unlink_run(run *r)
     atomic_fetch_sub(&pool.open, 1);
 }
 
+/* ---- where helpers run ----
+ *
+ * In a virtual machine, a CPU that has slept for a while looks to the kernel as if the host had taken it away.  The kernel
+ * then wakes a helper on the CPU of whoever wakes it, where it waits for the end of the work that it was to share, and it
+ * does so again and again.  So a helper is kept away from the CPU of its waker and of the caller whose work it joins. */
+
+#ifdef __linux__
+static int this_cpu(void) { return sched_getcpu(); }
+
+static void know_cpus(cpus *c)
+{
+    c->tid = gettid();
+    c->waker = c->caller = -1;
+    if (sched_getaffinity(0, sizeof c->allowed, &c->allowed))
+        CPU_ZERO(&c->allowed); /* more CPUs than fit: left alone */
+    c->given = c->allowed;
+}
+
+static void keep_apart(cpus *c, int caller)
+{
+    int waker = this_cpu();
+    if (waker < 0 || waker >= CPU_SETSIZE || caller < 0 || caller >= CPU_SETSIZE || !CPU_COUNT(&c->allowed) ||
+        (c->waker == waker && c->caller == caller))
+        return;
+    cpu_set_t now, others;
+    if (sched_getaffinity(c->tid, sizeof now, &now))
+        return;
+    if (!CPU_EQUAL(&now, &c->given))
+        c->allowed = now; /* somebody else has restricted it meanwhile */
+    others = c->allowed;
+    CPU_CLR(waker, &others);
+    CPU_CLR(caller, &others);
+    if (!CPU_COUNT(&others))
+        others = c->allowed;
+    if (CPU_EQUAL(&others, &now) || !sched_setaffinity(c->tid, sizeof others, &others)) {
+        c->given = others;
+        c->waker = waker;
+        c->caller = caller;
+    }
+}
+#else
+static int this_cpu(void) { return -1; }
+static void know_cpus(cpus *c) { c->none = 0; }
+static void keep_apart(cpus *c, int caller) { (void)c, (void)caller; }
+#endif
+
 /* Takes a sleeping helper off the list if there is work for it.  The caller gives it to wake() after unlocking: a
  * thread that wakes up under a lock that is still held goes back to sleep. */
 static helper *call_helper(void)
 {
     helper *h = pool.idle;
-    if (!h || pool.stopping || !find_run(pool.coming))
+    run *r = h && !pool.stopping ? find_run(pool.coming) : NULL;
+    if (!r)
         return NULL;
+    keep_apart(&h->cpus, r->cpu);
     pool.idle = h->next_idle;
     pool.idle_helpers--;
     h->called = true;
@@ -264,6 +329,7 @@ static void *helper_main(void *arg)
     pthread_setname_np(pthread_self(), "convkit");
 #endif
     pthread_mutex_lock(&pool.lock);
+    know_cpus(&self->cpus);
     for (;;) {
         while (!self->called && !pool.stopping)
             pthread_cond_wait(&self->wake, &pool.lock);
@@ -489,7 +555,7 @@ int ck_pool_run(const ck_job *job)
     int most = job->threads < job->max_workers ? job->threads : job->max_workers;
     if (most > job->chunks)
         most = (int)job->chunks;
-    run r = {.job = job, .most_helpers = most - 1};
+    run r = {.job = job, .most_helpers = most - 1, .cpu = most > 1 ? this_cpu() : -1};
     if (current)
         return run_serial(&r); /* this thread is counted already */
     pthread_once(&once, start);
