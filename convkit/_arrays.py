@@ -204,6 +204,11 @@ def check_dtypes(op: str, image: tuple[str, np.dtype[Any]] | None, others: list[
         return "int8"
     if float_dtype.name not in FLOATS:
         what = f" and {image[0]} {image[1].name}" if image else ""
+        if op not in INT8_RESULTS:
+            raise DTypeError(
+                f"{op}: {role} has dtype {float_dtype.name}{what}, but integers have no gradients, not those of int8 "
+                f"convolutions either; cast {role} to a floating-point dtype, e.g. {role}.astype('float32')"
+            )
         raise DTypeError(
             f"{op}: {role} has dtype {float_dtype.name}{what}, but of convolutions of integers only those of int8 or "
             f"uint8 with an int8 filter are supported; cast {role} to a floating-point dtype, e.g. "

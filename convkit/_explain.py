@@ -112,9 +112,11 @@ class Explanation:
             f"  result {self.output_shape}; {self.flops} FLOPs; workspace {self.workspace} bytes",
             *(f"  copied: {sentence}" for sentence in self.copies or ("nothing",)),
         ]
-        doubts = dict(self.reluctances)
+        doubts, passed = dict(self.reluctances), False
         for name, objection in self.candidates:
-            status = objection or "could serve, but " + doubts.get(name, "comes later in the list")
+            passed |= name == self.implementation
+            other = "comes later in the list" if passed else "another algorithm is asked for"
+            status = objection or "could serve, but " + doubts.get(name, other)
             status = "serves" if name == self.implementation else status
             lines.append(f"  {name}: {status}")
         return "\n".join(lines)

@@ -111,7 +111,7 @@ def conv2d(
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype,
         and int32 for int8 filters.
-    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "int8", "reference"}
+    algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "int8", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -153,7 +153,9 @@ def conv2d(
     `conv2d_output_shape`.
 
     Sums of float16, bfloat16 and float32 are kept in float32 in blocks of at most 512 terms, those of float64 in
-    float64; halves are rounded once, at the end.  Sums of int8 products are exact.
+    float64; halves are rounded once, at the end.  3x3 filters at stride 1 may be served by the family
+    ``winograd``, whose errors are larger where pixels differ by orders of magnitude; `options` with
+    ``precision="high"`` leaves it out.  Sums of int8 products are exact.
 
     Examples
     --------
@@ -272,7 +274,7 @@ def conv2d_backprop_filter(
         It is never read, unless `accumulate` is true.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+    algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -315,7 +317,9 @@ def conv2d_backprop_filter(
     which is the derivative of sum(output * out_backprop) by the filter, as TensorFlow's ``Conv2DBackpropFilter``.
 
     Sums of float16, bfloat16 and float32 are kept in float32 in blocks of at most 512 terms, those of float64 in
-    float64; halves are rounded once, at the end.
+    float64; halves are rounded once, at the end.  3x3 filters at stride 1 may be served by the family
+    ``winograd``, whose errors are larger where pixels differ by orders of magnitude; `options` with
+    ``precision="high"`` leaves it out.
 
     Examples
     --------
@@ -430,7 +434,7 @@ def conv2d_backprop_input(
         It is never read.
     out_dtype : dtype, optional
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "reference"}, default "auto"
+    algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
@@ -470,7 +474,9 @@ def conv2d_backprop_input(
     summed over all a, b, i, j and k, as TensorFlow's ``Conv2DBackpropInput``; pixels that no window reads get zero.
 
     Sums of float16, bfloat16 and float32 are kept in float32 in blocks of at most 512 terms, those of float64 in
-    float64; halves are rounded once, at the end.
+    float64; halves are rounded once, at the end.  3x3 filters at stride 1 may be served by the family
+    ``winograd``, whose errors are larger where pixels differ by orders of magnitude; `options` with
+    ``precision="high"`` leaves it out.
 
     Examples
     --------

@@ -148,7 +148,7 @@ def fused_conv2d(
     out_dtype : dtype, optional
         With int8 filters ``"int8"`` (the default), ``"uint8"`` or ``"float32"``; ``"float32"`` for float16 and
         bfloat16 operands; otherwise the operands' own dtype.
-    algorithm : {"auto", "fft", "planar", "depthwise", "direct", "gemm", "im2col", "int8", "reference"}
+    algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "int8", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
     num_threads : int, optional
         Most threads for this call, as in `conv2d`.  The bits of the result do not depend on it.

@@ -187,8 +187,10 @@ def options(
     workspace_limit : int, optional
         Most bytes of scratch memory that one call takes (default 64 MiB).
     precision : {"default", "high", "fast"}, optional
-        Which fast algorithms are allowed.  On the CPU, ``"high"`` excludes dot products of bfloat16 pairs, which take
-        subnormal numbers for zeros; all others count as ``"high"``.
+        Which fast algorithms are allowed.  On the CPU, ``"high"`` excludes the family ``winograd``, whose errors are
+        relative to the largest pixel within a few pixels of a window, and dot products of bfloat16 pairs, which take
+        subnormal numbers for zeros; all others count as ``"high"``.  ``"fast"`` allows what ``"default"`` does, and
+        more on GPUs only.
     deterministic, autotune : bool, optional
         Concern GPU libraries only; on the CPU every result is deterministic and nothing is tuned.
 

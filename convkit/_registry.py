@@ -199,4 +199,5 @@ def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choi
         )
     reasons = "; ".join(f"{c.name}: {o}" for c, o in wanted)
     error = WorkspaceError if any(isinstance(o, NeedsWorkspace) for _, o in wanted) else UnsupportedError
-    raise error(f"{problem.op}: algorithm {algorithm!r} cannot serve this call ({reasons})")
+    limited = "; raise workspace_limit, and CONVKIT_MEMORY_LIMIT if that is set" if error is WorkspaceError else ""
+    raise error(f"{problem.op}: algorithm {algorithm!r} cannot serve this call ({reasons}{limited})")

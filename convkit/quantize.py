@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ._arguments import as_text, parse_format, show
 from ._arrays import FLOATS, INTEGERS, as_array
-from ._errors import ArgumentError, ArgumentTypeError, DTypeError
+from ._errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ._foreign import own_names_only
 from ._formats import FILTER_AXES
 
@@ -58,6 +58,15 @@ def _scales(op: str, value: Any) -> npt.NDArray[np.float32]:
     return scale
 
 
+def _check_broadcast(op: str, scale: npt.NDArray[Any], array: npt.NDArray[Any]) -> None:
+    try:
+        fits = np.broadcast_shapes(scale.shape, array.shape) == array.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(f"{op}: scale has shape {scale.shape}, which does not broadcast to array's {array.shape}")
+
+
 def _scale_of(op: str, name: str, largest: npt.NDArray[Any], most: int) -> npt.NDArray[np.float32]:
     """Return the scales that bring the largest absolute values to the largest integer; 1 where all is zero."""
     if not np.isfinite(largest).all():
@@ -92,6 +101,8 @@ def quantize(
     ------
     ArgumentError, ArgumentTypeError, DTypeError
         A scale that is not positive, numbers that are not finite, another dtype.
+    ShapeError
+        A scale that does not broadcast to the array's shape.
 
     Examples
     --------
@@ -105,6 +116,7 @@ def quantize(
     if not limits.min <= zero_point <= limits.max:
         raise ArgumentError(f"quantize: zero_point is {zero_point}, but must be from {limits.min} to {limits.max}")
     steps = _scales("quantize", scale)
+    _check_broadcast("quantize", steps, values)
     with np.errstate(all="ignore"):
         scaled = values.astype(np.result_type(values.dtype, np.float32), copy=False) / steps
         if not np.isfinite(values).all():
@@ -129,7 +141,12 @@ def dequantize(array: npt.ArrayLike, scale: npt.ArrayLike, *, zero_point: int = 
     Returns
     -------
     ndarray
-        Of dtype float32.
+        Of the shape of `array` and dtype float32.
+
+    Raises
+    ------
+    ArgumentError, DTypeError, ShapeError
+        A scale that is not positive or does not broadcast to the array's shape, an array that is not of integers.
 
     Examples
     --------
@@ -140,7 +157,9 @@ def dequantize(array: npt.ArrayLike, scale: npt.ArrayLike, *, zero_point: int = 
     values = _real("dequantize", "array", array)
     if values.dtype.kind not in "iu":
         raise DTypeError(f"dequantize: array has dtype {values.dtype}, but must be integer")
-    return ((values.astype(np.int64) - int(zero_point)) * _scales("dequantize", scale)).astype(np.float32)
+    steps = _scales("dequantize", scale)
+    _check_broadcast("dequantize", steps, values)
+    return ((values.astype(np.int64) - int(zero_point)) * steps).astype(np.float32)
 
 
 @own_names_only

@@ -81,6 +81,14 @@ def test_the_algorithm_asked_for_is_the_one_told(algorithm):
         assert convkit.explain(op, *arguments, algorithm=algorithm).implementation == f"cpu:{algorithm}_f32"
 
 
+def test_families_before_the_one_asked_for_do_not_come_later():
+    lines = str(convkit.explain("conv2d", (2, 64, 64, 3), (5, 5, 3, 16), algorithm="direct")).splitlines()
+    (planar,) = (line for line in lines if "planar" in line)
+    assert planar.endswith("could serve, but another algorithm is asked for")
+    (reference,) = (line for line in lines if "reference" in line)
+    assert reference.endswith("could serve, but comes later in the list")
+
+
 def test_matrix_products_serve_where_they_can():
     for shapes in (((4, 12, 11, 6), (1, 1, 6, 8)), ((4, 5, 7, 6), (5, 7, 6, 8))):
         assert dict(convkit.explain("conv2d", *shapes).candidates)["cpu:gemm_f32"] is None

@@ -358,3 +358,13 @@ def test_explain():
     for words, wrong in refusals.items():
         with pytest.raises(convkit.ConvkitError, match=words):
             convkit.explain("fused_conv2d", *shapes[:2], dtype="int8", **wrong)
+
+
+def test_integers_have_no_gradients():
+    x, w, dy = np.ones((1, 5, 4, 2), np.int8), np.ones((3, 2, 2, 3), np.int8), np.ones((1, 3, 3, 3), np.int8)
+    for call in (
+        lambda: convkit.conv2d_backprop_filter(x, w.shape, dy),
+        lambda: convkit.conv2d_backprop_input(x.shape, w, dy),
+    ):
+        with pytest.raises(convkit.DTypeError, match="integers have no gradients, not those of int8"):
+            call()

@@ -125,3 +125,10 @@ def test_refusals(error, call):
     with pytest.raises(error) as caught:
         call()
     assert isinstance(caught.value, ConvkitError)
+
+
+@pytest.mark.parametrize("function", [quantize.quantize, quantize.dequantize])
+def test_a_scale_of_another_shape_is_refused_by_name(function):
+    for scale in (np.ones(3), np.ones((4, 2))):
+        with pytest.raises(convkit.ShapeError, match=rf"^{function.__name__}: scale has shape .* array's \(2,\)"):
+            function(np.ones(2, np.int8), scale)
