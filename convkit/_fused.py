@@ -160,7 +160,7 @@ def _check_side_scale(value: Any, side_given: bool) -> float:
 
 
 def _computed(filter_dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return FLOAT64 if filter_dtype == FLOAT64 else FLOAT32
+    return FLOAT64 if filter_dtype.name == "float64" else FLOAT32
 
 
 def _check_scale(shape: tuple[int, ...], channels: int) -> bool:

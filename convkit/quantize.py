@@ -243,7 +243,7 @@ def activation_scale(
     if as_text(batches) is not None:
         raise ArgumentTypeError(f"{op}: batches is a string, but must be an array, or several")
     many: Any = batches if isinstance(batches, Iterable) else [batches]
-    if isinstance(batches, np.ndarray) or _holds_numbers(batches):
+    if isinstance(batches, np.ndarray | memoryview) or _holds_numbers(batches):
         many = [batches]
     largest = 0.0
     count = 0

@@ -239,3 +239,24 @@ def test_the_scratch_counts_towards_the_memory_limit_of_the_process():
         print(told.workspace > 2 * 38 * 38 * 16 * 4)
     """
     assert run_python(program, CONVKIT_MEMORY_LIMIT=str(1 << 20)) == "True"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("role", ["input", "filter", "bias", "side_input", "conv_scale", "all"])
+def test_numbers_in_the_other_byte_order(role, dtype, rng):
+    given = {
+        "input": rng.integers(-3, 4, (2, 5, 6, 3)),
+        "filter": rng.integers(-3, 4, (3, 2, 3, 5)),
+        "bias": rng.integers(-3, 4, 5),
+        "side_input": rng.integers(-3, 4, (2, 3, 5, 5)),
+        "conv_scale": 2.0 ** rng.integers(-2, 3, 5),
+    }
+    given = {name: array.astype(dtype) for name, array in given.items()}
+    swapped = {
+        name: array.astype(array.dtype.newbyteorder()) if role in (name, "all") else array
+        for name, array in given.items()
+    }
+    expected = convkit.fused_conv2d(**given, activation="relu")
+    assert (convkit.fused_conv2d(**swapped, activation="relu") == expected).all()
+    packed = convkit.pack_filter(swapped["filter"], op="fused_conv2d")
+    assert (convkit.fused_conv2d(**{**swapped, "filter": packed}, activation="relu") == expected).all()

@@ -132,3 +132,7 @@ def test_a_scale_of_another_shape_is_refused_by_name(function):
     for scale in (np.ones(3), np.ones((4, 2))):
         with pytest.raises(convkit.ShapeError, match=rf"^{function.__name__}: scale has shape .* array's \(2,\)"):
             function(np.ones(2, np.int8), scale)
+
+
+def test_a_buffer_of_activations_is_one_batch():
+    assert quantize.activation_scale(memoryview(np.full((1, 2, 2, 3), 63.5, np.float32))) == 0.5
