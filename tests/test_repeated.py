@@ -207,6 +207,7 @@ def test_interleaved_memory_is_no_overlap():
         assert (x == 1).all()
 
 
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")  # NumPy 2.5's; it is still possible
 def test_arrays_changed_in_place_between_calls():
     x, w, _ = arrays()
     for _ in range(2):
