@@ -2,13 +2,19 @@
 
 The measure is the largest |y - exact| / (eps * scale), where scale is the same operation on absolute values: the c of
 docs/numerics.md.  Beside it the relative error in the L2 norm.  `python benchmarks/accuracy.py` takes half a minute.
+A second table is that of the Winograd convolutions, whose c is relative to a larger scale; `--winograd` prints
+it alone.
 With `--torch`, what convkit selects by itself stands beside PyTorch on the same data, which must be installed.
 """
 
 import argparse
+import contextlib
+import io
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,6 +228,34 @@ def print_families() -> None:
             print(row, flush=True)
 
 
+def print_winograd() -> None:
+    """Print the errors of both sizes of tiles, and those of `direct` on the same data, in float32."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    import harness
+    import winograd_cases
+    import winograd_data
+
+    float32 = np.dtype(np.float32)
+    print("| data | operation | tiles | T | L2 | L2, direct | largest | c |")
+    print("|---" * 8 + "|")
+    for kind, make_data in winograd_data.KINDS.items():
+        with contextlib.redirect_stdout(io.StringIO()):  # a network that is trained tells of each epoch
+            calls = harness.three_calls(*make_data())
+        for op, call in zip(OPS, calls, strict=True):
+            arguments, true = call.in_layout(harness.NHWC, float32), call.reference()
+            norm = np.linalg.norm(true)
+            plain = np.linalg.norm(getattr(convkit, op)(*arguments, algorithm="direct") - true) / norm
+            for tile in winograd_cases.TILES:
+                with winograd_cases.in_tiles_of(tile):
+                    error = np.abs(getattr(convkit, op)(*arguments, algorithm="winograd") - true)
+                # Where a scale is zero, so must the error be.
+                unit = np.finfo(float32).eps * winograd_cases.scale(call, tile)
+                largest = np.divide(error, unit, out=np.where(error > 0, np.inf, 0), where=unit > 0).max()
+                cells = f"{winograd_cases.terms(call, tile)} | {np.linalg.norm(error) / norm:.1e} | {plain:.1e}"
+                bound = f"{winograd_cases.constant(call, tile):.0f}"
+                print(f"| {kind} | {op} | {tile}x{tile} | {cells} | {largest:.2f} | {bound} |", flush=True)
+
+
 def filter_gradients_of_large_images() -> Iterator[tuple[str, Data]]:
     """Yield filter gradients over 16 images of 112 x 112 output pixels: 200,704 terms."""
     fills = (("random", _normal, _normal), ("large mean", _large_mean, _normal), ("positive", _large_mean, _large_mean))
@@ -264,10 +298,19 @@ def print_against_torch() -> None:
 
 
 def main() -> None:
-    """Print one of the tables."""
+    """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", action="store_true", help="compare with PyTorch")
-    (print_against_torch if parser.parse_args().torch else print_families)()
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--torch", action="store_true", help="compare with PyTorch")
+    which.add_argument("--winograd", action="store_true", help="print the table of Winograd convolutions alone")
+    arguments = parser.parse_args()
+    if arguments.torch:
+        print_against_torch()
+        return
+    if not arguments.winograd:
+        print_families()
+        print()
+    print_winograd()
 
 
 if __name__ == "__main__":

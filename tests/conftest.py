@@ -4,6 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
+import winograd_cases
 
 from convkit._cpu import _engine
 
@@ -23,3 +24,10 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.write_line(f"on this CPU: {', '.join(usable)}; not run: {', '.join(missing) or 'none'}")
     if left_out:
         terminalreporter.write_line(f"unknown to the compiler, not built: {', '.join(left_out)}")
+
+
+@pytest.fixture(params=winograd_cases.TILES, ids="{0}x{0}".format)
+def tile(request):
+    """Side of the tiles that Winograd convolutions take, whatever they would choose."""
+    with winograd_cases.in_tiles_of(request.param):
+        yield request.param

@@ -1,5 +1,8 @@
 """Winograd convolutions: the error contract on every geometry, layout, dtype, level; bits, packs, values, choice."""
 
+import itertools
+
+import cases
 import harness
 import numpy as np
 import pytest
@@ -32,13 +35,14 @@ def layer(rng, x_shape, w_shape, **geometry) -> tuple[Call, ...]:
     return harness.three_calls(*(harness.floats(rng, shape) for shape in (x_shape, w_shape, y_shape)), **geometry)
 
 
-def assert_close(call: Call, layout=NHWC, dtype=FLOAT32, **keywords) -> None:
+def assert_close(call: Call, tile, layout=NHWC, dtype=FLOAT32, **keywords) -> None:
     """Check the family's result against the contract; halves by their float32 sums."""
     if dtype in harness.HALVES:
         rounded = [a.astype(dtype).astype(np.float64) if isinstance(a, np.ndarray) else a for a in call.arguments]
         call, keywords = Call(call.op, tuple(rounded), call.geometry), {"out_dtype": "float32", **keywords}
     result = by_winograd(call, layout, dtype, **keywords)
-    winograd_cases.assert_close(call, result, FLOAT32 if dtype in harness.HALVES else dtype, f"in {layout}, {dtype}")
+    wide = FLOAT32 if dtype in harness.HALVES else dtype
+    winograd_cases.assert_close(call, result, wide, tile, f"in {layout}, {dtype}")
 
 
 # name: image, filter (HWIO), geometry
@@ -61,18 +65,43 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("dtype", harness.DTYPES, ids=str)
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_every_dtype_in_every_layout(name, dtype, rng):
+def test_every_dtype_in_every_layout(name, dtype, tile, rng):
     x, w, geometry = GEOMETRIES[name]
     for call in layer(rng, x, w, **geometry):
         for layout in ALL_LAYOUTS:
-            assert_close(call, layout, dtype)
+            assert_close(call, tile, layout, dtype)
 
 
-def test_every_number_of_channels_and_filters(rng):
+@pytest.mark.parametrize("dtype", harness.DTYPES, ids=str)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_small_tiles_round_nothing_of_small_whole_numbers(name, dtype, rng):
+    x, w, geometry = GEOMETRIES[name]
+    with winograd_cases.in_tiles_of(2):
+        for call in harness.layer(rng, x, w, limit=2, **geometry):
+            expected = call.reference().astype(np.float32).astype(dtype)
+            for layout in LAYOUTS:
+                np.testing.assert_array_equal(by_winograd(call, layout, dtype), expected)
+
+
+@pytest.mark.parametrize("case", cases.golden_ids())
+def test_small_tiles_give_golden_values_to_the_last_bit(case):
+    golden = cases.golden(case)
+    calls = harness.three_calls(*(a.astype(np.float64) for a in (golden.x, golden.w, golden.dy)), **golden.geometry)
+    with winograd_cases.in_tiles_of(2):
+        for call, expected in zip(calls, (golden.y, golden.dw, golden.dx), strict=True):
+            for layout, dtype in itertools.product(LAYOUTS, harness.DTYPES):
+                arguments, keywords = call.in_layout(layout, dtype), {**call.geometry, **layout.keywords}
+                told = convkit.explain(call.op, *arguments, **keywords)
+                if any("winograd" in name and why is None for name, why in told.candidates):
+                    rounded = expected.astype(np.float32).astype(dtype)
+                    np.testing.assert_array_equal(by_winograd(call, layout, dtype), rounded)
+
+
+def test_every_number_of_channels_and_filters(tile, rng):
     for channels in range(1, 18):
         for filters in range(1, 18):
             for call in layer(rng, (1, 5, 6, channels), (3, 3, channels, filters), padding="SAME"):
-                assert_close(call, (NHWC, NCHW)[(channels + filters) % 2])
+                assert_close(call, tile, (NHWC, NCHW)[(channels + filters) % 2])
 
 
 @st.composite
@@ -85,7 +114,7 @@ def random_layers(draw):
     return x, (3, 3, depth, groups * multiplier), {"padding": pads, "groups": groups}, draw(st.integers(0, 2**32 - 1))
 
 
-def check_random_layer(drawn, layout, dtype, mean) -> None:
+def check_random_layer(drawn, layout, dtype, mean, tile) -> None:
     """Check each operation, if no tap is idle, which makes a smaller filter of it."""
     x, w, geometry, seed = drawn
     for call in layer(np.random.default_rng(seed), x, w, **geometry):
@@ -94,27 +123,34 @@ def check_random_layer(drawn, layout, dtype, mean) -> None:
         call = Call(call.op, tuple(moved), call.geometry)
         told = convkit.explain(call.op, *call.in_layout(layout, dtype), **geometry, **layout.keywords)
         if dict(told.candidates)[f"cpu:winograd_f{dtype.itemsize * 8}"] is None:
-            assert_close(call, layout, dtype)
+            with winograd_cases.in_tiles_of(tile):
+                assert_close(call, tile, layout, dtype)
 
 
-cases = given(random_layers(), st.sampled_from(LAYOUTS), st.sampled_from(WIDE), st.sampled_from([0, 100]))
+random_cases = given(
+    random_layers(),
+    st.sampled_from(LAYOUTS),
+    st.sampled_from(WIDE),
+    st.sampled_from([0, 100]),
+    st.sampled_from(winograd_cases.TILES),
+)
 
 
 @settings(max_examples=100, deadline=None)
-@cases
-def test_random_geometries(drawn, layout, dtype, mean):
-    check_random_layer(drawn, layout, dtype, mean)
+@random_cases
+def test_random_geometries(drawn, layout, dtype, mean, tile):
+    check_random_layer(drawn, layout, dtype, mean, tile)
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
-@cases
-def test_two_thousand_random_geometries(drawn, layout, dtype, mean):
-    check_random_layer(drawn, layout, dtype, mean)
+@random_cases
+def test_two_thousand_random_geometries(drawn, layout, dtype, mean, tile):
+    check_random_layer(drawn, layout, dtype, mean, tile)
 
 
 @pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
-def test_relative_error_on_random_numbers(op, rng):
+def test_relative_error_on_random_numbers(op, tile, rng):
     """Of zero mean; the more channels, the more an error of the transforms weighs against the sum."""
     for channels in (64, 512):
         call = layer(rng, (1, 14, 14, channels), (3, 3, channels, channels), padding="SAME")[op]
@@ -123,7 +159,7 @@ def test_relative_error_on_random_numbers(op, rng):
 
 
 @pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
-def test_large_means_cancel_about_as_well_as_in_plain_sums(op, rng):
+def test_large_means_cancel_about_as_well_as_in_plain_sums(op, tile, rng):
     """Pixels of 100 +- 1; filters and output gradients of mean zero."""
     x, w, dy = 100 + rng.uniform(-1, 1, (2, 18, 18, 64)), *map(rng.standard_normal, ((3, 3, 64, 64), (2, 16, 16, 64)))
     w, dy = (a - a.mean(axis=(0, 1, 2)) for a in (w, dy))
@@ -131,11 +167,11 @@ def test_large_means_cancel_about_as_well_as_in_plain_sums(op, rng):
     plain = harness.operation(call.op)(*call.in_layout(NHWC, FLOAT32), algorithm="direct")
     expected = call.reference()
     assert np.linalg.norm(by_winograd(call) - expected) <= 6 * np.linalg.norm(plain - expected)
-    assert_close(call)
+    assert_close(call, tile)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_operands_and_out_however_they_lie_in_memory(way, rng):
+def test_operands_and_out_however_they_lie_in_memory(way, tile, rng):
     x, w, geometry = GEOMETRIES["same"]
     for call in layer(rng, x, w, **geometry):
         for layout in (NHWC, NCHW):
@@ -150,15 +186,14 @@ def test_operands_and_out_however_they_lie_in_memory(way, rng):
             np.testing.assert_array_equal(out, expected)
 
 
-def test_integer_images(rng):
+def test_integer_images(tile, rng):
     x, w = rng.integers(0, 256, (2, 9, 8, 5), np.uint8), harness.floats(rng, (3, 3, 5, 6))
     call = Call("conv2d", (x.astype(np.float64), w), {"padding": "SAME"})
-    winograd_cases.assert_close(
-        call, by_winograd(Call("conv2d", (x, w), call.geometry), NHWC, x.dtype, FLOAT32), FLOAT32
-    )
+    found = by_winograd(Call("conv2d", (x, w), call.geometry), NHWC, x.dtype, FLOAT32)
+    winograd_cases.assert_close(call, found, FLOAT32, tile)
 
 
-def test_threads_change_no_bit(rng):
+def test_threads_change_no_bit(tile, rng):
     layers = [
         ((3, 30, 29, 40), (3, 3, 40, 70), {}),
         ((2, 9, 9, 600), (3, 3, 600, 130), {"padding": "SAME"}),
@@ -175,16 +210,19 @@ def test_threads_change_no_bit(rng):
 def test_every_level_keeps_the_contract(level):
     """Tails in every vector and register tile of it."""
     program = """
+        import itertools
         import numpy as np
+        import winograd_cases
         from test_winograd import assert_close, layer
         from harness import NHWC, NCHW, WIDE
 
         rng = np.random.default_rng(1)
         for channels, filters in ((1, 1), (5, 37), (16, 9), (33, 70)):
             for call in layer(rng, (2, 10, 7, channels), (3, 3, channels, filters), padding="SAME"):
-                for dtype in WIDE:
-                    assert_close(call, NHWC, dtype)
-                    assert_close(call, NCHW, dtype)
+                for tile in winograd_cases.TILES:
+                    with winograd_cases.in_tiles_of(tile):
+                        for layout, dtype in itertools.product((NHWC, NCHW), WIDE):
+                            assert_close(call, tile, layout, dtype)
         print("kept")
     """
     assert run_python(program, CONVKIT_MAX_ISA=level).strip() == "kept"
@@ -192,11 +230,12 @@ def test_every_level_keeps_the_contract(level):
 
 def test_transforms_are_listed_for_every_level_of_register_tiles():
     tiles = {(tile.isa, tile.arithmetic) for tile in isa.TILES if tile.arithmetic != "bfloat16"}
-    assert {(level, dtype) for _, level, dtype, _ in _engine.winograd_kernels()} == tiles
+    expected = [(level, dtype, side) for level, dtype in tiles for side in winograd_cases.TILES]
+    assert sorted((level, dtype, side) for _, level, dtype, _, side in _engine.winograd_kernels()) == sorted(expected)
 
 
 @pytest.mark.parametrize("op", [FORWARD, INPUT])
-def test_a_packed_filter_gives_the_bits_of_the_filter(op, rng):
+def test_a_packed_filter_gives_the_bits_of_the_filter(op, tile, rng):
     for (x, w, geometry), dtype in zip(GEOMETRIES.values(), harness.DTYPES * 3, strict=False):
         call = layer(rng, x, w, **geometry)[op]
         for layout in LAYOUTS:
@@ -214,7 +253,7 @@ def test_a_packed_filter_gives_the_bits_of_the_filter(op, rng):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e38])
 @pytest.mark.parametrize("op", [FORWARD, FILTER, INPUT])
-def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_other(op, value, rng):
+def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_other(op, value, tile, rng):
     x, w = (2, 21, 18, 70), (3, 3, 70, 37)
     call = layer(rng, x, w, padding="SAME")[op]
     which = 2 if op == INPUT else 0
@@ -246,7 +285,7 @@ def test_values_that_are_not_finite_reach_the_windows_that_hold_them_and_no_othe
             np.testing.assert_allclose(transformed[~marks], plain[~marks], atol=1e-3)
 
 
-def test_output_gradients_that_are_not_finite_stay_with_their_filters(rng):
+def test_output_gradients_that_are_not_finite_stay_with_their_filters(tile, rng):
     _, call, _ = layer(rng, (2, 11, 10, 130), (3, 3, 130, 70))
     call.arguments[2][1, 4, 5, 60] = np.nan
     np.testing.assert_array_equal(
@@ -255,7 +294,7 @@ def test_output_gradients_that_are_not_finite_stay_with_their_filters(rng):
 
 
 @pytest.mark.parametrize("dtype", harness.DTYPES, ids=str)
-def test_accumulate_adds_to_out(dtype, rng):
+def test_accumulate_adds_to_out(dtype, tile, rng):
     """Once, also where something is not finite and computed again."""
     for spoilt in (False, True):
         _, call, _ = layer(rng, (2, 11, 10, 5), (3, 3, 5, 40))
@@ -272,7 +311,7 @@ def test_accumulate_adds_to_out(dtype, rng):
             assert spoilt is not np.isfinite(out).all()
 
 
-def test_filters_that_are_not_finite_do_not_spread(rng):
+def test_filters_that_are_not_finite_do_not_spread(tile, rng):
     x, w = rng.standard_normal((1, 10, 10, 4), np.float32), rng.standard_normal((3, 3, 4, 5), np.float32)
     w[1, 2, 3, 2] = np.inf
     y = convkit.conv2d(x, w, algorithm="winograd")
@@ -299,15 +338,15 @@ def test_objections_and_choice():
 
 
 @pytest.mark.parametrize("limit", [2 << 20, 8 << 20])
-def test_a_workspace_limit_is_kept(limit, rng):
+def test_a_workspace_limit_is_kept(limit, tile, rng):
     for call in layer(rng, (2, 20, 20, 96), (3, 3, 96, 130), padding="SAME"):
         with convkit.options(workspace_limit=limit):
             arguments = call.in_layout(NHWC, FLOAT32)
             told = convkit.explain(call.op, *arguments, algorithm="winograd", **call.geometry)
             assert told.workspace <= limit
-            assert_close(call, NHWC, FLOAT32)
+            assert_close(call, tile, NHWC, FLOAT32)
 
 
-def test_a_workspace_limit_that_cannot_be_kept_is_told():
+def test_a_workspace_limit_that_cannot_be_kept_is_told(tile):
     with convkit.options(workspace_limit=64 << 10), pytest.raises(convkit.WorkspaceError, match="workspace"):
         convkit.conv2d(np.ones((1, 9, 9, 64)), np.ones((3, 3, 64, 64)), algorithm="winograd")

@@ -5,19 +5,16 @@ cdef extern from "winograd_kernels.h" nogil:
         const char *name
         ck_isa isa
         ck_type arithmetic
-        int64_t lanes
+        int64_t lanes, tile, reach
 
     const ck_winograd_kernel *const ck_winograd_kernels[]
-    const ck_winograd_kernel *ck_winograd_kernel_for(ck_type, ck_isa)
+    const ck_winograd_kernel *ck_winograd_kernel_for(ck_type, ck_isa, int64_t)
 
 
 cdef extern from "winograd_tiles.h" nogil:
-    int CK_TILE
-    int CK_TILE_REACH
-
     ctypedef struct ck_tile_source:
         ck_pixels pixels
-        int64_t height, width, reach, row_at, col_at
+        int64_t height, width, tile, reach, row_at, col_at
         flag in_place
 
 
@@ -44,7 +41,7 @@ cdef extern from "winograd.h" nogil:
 
 
 cdef int fill_tiles(
-    ck_tile_source *source, operand, flag plain, size, int reach, pads, const ck_dot_kernel *kernel,
+    ck_tile_source *source, operand, flag plain, size, int64_t tile, int64_t reach, pads, const ck_dot_kernel *kernel,
 ) except -1:
     """Take the pixels of tiles from an `Operand`."""
     fill_array(&source.pixels.array, operand.strides, operand.dtype, not operand.native)
@@ -52,20 +49,21 @@ cdef int fill_tiles(
     source.pixels.plain = plain
     source.in_place = plain
     source.height, source.width = size
+    source.tile = tile
     source.reach = reach
     source.row_at, source.col_at = -pads[0], -pads[1]
     return 0
 
 
 def winograd_kernels():
-    """Return (name, ISA level, dtype, lanes) of every set of Winograd transforms that is built in."""
+    """Return (name, ISA level, dtype, lanes, tile) of every set of Winograd transforms that is built in."""
     found = []
     cdef int i = 0
     cdef const ck_winograd_kernel *kernel
     while ck_winograd_kernels[i] != NULL:
         kernel = ck_winograd_kernels[i]
         dtype = "float64" if kernel.arithmetic == CK_F64 else "float32"
-        found.append((kernel.name.decode(), ISA_LEVELS[<int>kernel.isa], dtype, kernel.lanes))
+        found.append((kernel.name.decode(), ISA_LEVELS[<int>kernel.isa], dtype, kernel.lanes, kernel.tile))
         i += 1
     return found
 
@@ -81,8 +79,9 @@ cdef class Winograd(Run):
         self.arithmetic = TYPES[spec.arithmetic]
         memset(w, 0, sizeof(ck_winograd))
         w.product = kernel_of(self.arithmetic, spec.isa)
-        w.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        fill_tiles(&w.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads, w.product)
+        w.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa), spec.tile)
+        fill_tiles(
+            &w.image, spec.image, spec.image_plain, spec.size, w.kernel.tile, w.kernel.reach, spec.pads, w.product)
         fill_array(&w.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         w.store = ck_storer_for(&w.out, w.product)
         self.turned = spec.turned

@@ -27,12 +27,14 @@ cdef class WinogradGradient(Run):
     def __init__(self, spec):
         cdef ck_winograd_gradient *g = &self.g
         cdef DirectGradient again
+        cdef int64_t tile, reach
         self.arithmetic = TYPES[spec.arithmetic]
         memset(g, 0, sizeof(ck_winograd_gradient))
         g.product = kernel_of(self.arithmetic, spec.isa)
-        g.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        fill_tiles(&g.image, spec.image, spec.image_plain, spec.size, CK_TILE_REACH, spec.pads, g.product)
-        fill_tiles(&g.gradient, spec.gradient, spec.gradient_plain, spec.out_size, CK_TILE, (0, 0), g.product)
+        g.kernel = ck_winograd_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa), spec.tile)
+        tile, reach = g.kernel.tile, g.kernel.reach
+        fill_tiles(&g.image, spec.image, spec.image_plain, spec.size, tile, reach, spec.pads, g.product)
+        fill_tiles(&g.gradient, spec.gradient, spec.gradient_plain, spec.out_size, tile, tile, (0, 0), g.product)
         fill_array(&g.out, spec.out.strides, spec.out.dtype, not spec.out.native)
         g.store = ck_storer_for(&g.out, g.product)
         g.accumulate = spec.accumulate

@@ -6,10 +6,11 @@ import functools
 
 from .._geometry import ConvGeometry
 from .._registry import Plan, Problem
-from . import _engine, blas, winograd_gradient_tiles
+from . import _engine, blas, winograd_choice, winograd_gradient_tiles
 from .families import EmptyPlan, EnginePlan, limit_of, padded_sentence, planning_objection
 from .machine import Machine
 from .winograd_gradient_tiles import WinogradGradientSpec
+from .winograd_tiles import tiles_sentence
 
 
 @functools.lru_cache(maxsize=256)
@@ -17,7 +18,7 @@ def spec_of(problem: Problem, machine: Machine) -> WinogradGradientSpec:
     """Return the engine's specification for a problem, or raise WorkspaceError."""
     g, (image, gradient), limit = problem.geometry, problem.operands, limit_of(problem)
     return winograd_gradient_tiles.filter_gradient_spec(
-        g, image, gradient, problem.out, problem.accumulate, limit, machine
+        g, winograd_choice.tile_of(problem, machine), image, gradient, problem.out, problem.accumulate, limit, machine
     )
 
 
@@ -40,7 +41,7 @@ def _copies(spec: WinogradGradientSpec, g: ConvGeometry) -> tuple[str, ...]:
     for operand, plain in ((spec.image, spec.image_plain), (spec.gradient, spec.gradient_plain)):
         if not plain:
             sentences.append(padded_sentence(operand, False, g, spec.arithmetic))
-        sentences.append(f"{operand.role}: transformed tile by tile")
+        sentences.append(tiles_sentence(operand, spec.tile))
     if spec.slices > 1:
         sentences.append(f"result: {spec.slices} partial sums over slices of the tiles, added in order")
     return tuple(sentences)

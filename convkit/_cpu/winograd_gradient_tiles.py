@@ -13,7 +13,7 @@ from .direct_gradient import filter_gradient_spec as direct_spec
 from .isa import tile_for
 from .layouts import is_plain, settle_strides
 from .machine import Machine
-from .winograd_tiles import ELEMENTS, REACH, TILE, step, tiled
+from .winograd_tiles import BORDER, elements, step, tiled
 
 # Tiles of a block, at the most and about at the least; a sum is read and written once for each block.  From 56 to 112
 # the speed is the same within 4 % on an AMD EPYC 9004.
@@ -40,6 +40,7 @@ PIECE_NUMBERS = 1 << 9
 class WinogradGradientSpec:
     """As `ck_winograd_gradient` in winograd_gradient.h."""
 
+    tile: int  # output pixels along a side of one
     arithmetic: str
     isa: str
     image: Operand
@@ -70,6 +71,7 @@ class WinogradGradientSpec:
 
 def filter_gradient_spec(
     g: ConvGeometry,
+    tile: int,
     image: Operand,
     gradient: Operand,
     out: Operand,
@@ -83,6 +85,7 @@ def filter_gradient_spec(
     register = tile_for(arithmetic, machine.isa)
     piece = min(g.group_in, max(1, PIECE_NUMBERS // register.columns))
     draft = WinogradGradientSpec(
+        tile=tile,
         arithmetic=arithmetic,
         isa=register.isa,
         image=image,
@@ -141,9 +144,9 @@ def _cut(spec: WinogradGradientSpec, columns: int) -> WinogradGradientSpec:
     panel_block = plan.cut(panels, max(1, most // columns))
     spec = replace(spec, channel_block=channel_block, panel_block=panel_block)
     parts = _parts(spec, columns)
-    rows, cols = (-(-pixels // TILE) for pixels in spec.out_size)
+    rows, cols = (-(-pixels // spec.tile) for pixels in spec.out_size)
     tiles = spec.images * rows * cols
-    partial = spec.groups * panels * ELEMENTS * step(spec.in_channels * columns, size) * size
+    partial = spec.groups * panels * elements(spec.tile) * step(spec.in_channels * columns, size) * size
     many = min(-(-UNITS // parts), tiles // SLICE_TILES)
     few = min(-(-FEW_UNITS // parts), tiles // LEAST_SLICE_TILES)
     slices = max(1, min(max(many, few), MOST_PARTIAL_BYTES // partial))
@@ -219,21 +222,22 @@ def _sized(spec: WinogradGradientSpec, columns: int) -> WinogradGradientSpec:
     size, images, rows, cols = plan.size_of(spec.arithmetic), *spec.block
     tiles, width = images * rows * cols, spec.panel_block * columns
     parts = _parts(spec, columns)
-    sums = spec.panel_block * ELEMENTS * step(spec.channel_block * columns, size)
+    count = elements(spec.tile)
+    sums = spec.panel_block * count * step(spec.channel_block * columns, size)
     staged = 0
-    for plain, reach, channels in (
-        (spec.image_plain, REACH, spec.channel_block),
-        (spec.gradient_plain, TILE, min(width, spec.out_channels)),
+    for plain, border, channels in (
+        (spec.image_plain, BORDER, spec.channel_block),
+        (spec.gradient_plain, 0, min(width, spec.out_channels)),
     ):
-        high, wide = ((count - 1) * TILE + reach for count in (rows, cols))
+        high, wide = (number * spec.tile + border for number in (rows, cols))
         staged = max(staged, 0 if plain else images * high * wide * channels)
     numbers = (
         step(max(spec.channel_block, width), size) + staged,
-        ELEMENTS * step(tiles * step(spec.channel_block, size), size),
-        ELEMENTS * step(tiles * step(width, size), size),
+        count * step(tiles * step(spec.channel_block, size), size),
+        count * step(tiles * step(width, size), size),
         sums if spec.slices == 1 else 0,
     )
-    scratch = tuple(plan.aligned(count * size) for count in numbers)
+    scratch = tuple(plan.aligned(number * size) for number in numbers)
     pieces = plan.aligned(parts * spec.panel_block * -(-spec.channel_block // spec.piece_block))
     partials = spec.slices * parts * sums * size if spec.slices > 1 else 0
     again = [each for line in spec.again for each in line if each is not None]

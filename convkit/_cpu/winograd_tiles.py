@@ -13,10 +13,10 @@ from .isa import tile_for
 from .layouts import is_plain, settle_strides
 from .machine import Machine
 
-# As CK_TILE, CK_TILE_REACH, CK_ELEMENTS and CK_TAPS in winograd_kernels.h.
-TILE = 4
-REACH = 6
-ELEMENTS = 36
+# Output pixels along a side of a tile; it meets BORDER pixels more.
+TILES = (4, 2)
+BORDER = 2
+# As CK_TAPS in winograd_kernels.h.
 TAPS = 9
 # As CHANNELS_AT_ONCE in winograd.c.
 CHANNELS_AT_ONCE = plan.SUM_BLOCK // TAPS
@@ -54,6 +54,7 @@ class WinogradBlock(NamedTuple):
 class WinogradSpec:
     """As `ck_winograd` in winograd.h."""
 
+    tile: int  # output pixels along a side of one
     arithmetic: str
     isa: str
     image: Operand
@@ -78,6 +79,11 @@ class WinogradSpec:
     shared_bytes: int
 
     @property
+    def elements(self) -> int:
+        """Return the numbers of a transformed tile, as many as the pixels that it meets."""
+        return elements(self.tile)
+
+    @property
     def packed_bytes(self) -> int:
         """What is kept of a packed filter: transformed, and as it is for tiles that are computed again."""
         taps = TAPS * self.groups * self.in_channels * self.out_channels
@@ -85,27 +91,28 @@ class WinogradSpec:
 
 
 def forward_spec(
-    g: ConvGeometry, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
+    g: ConvGeometry, tile: int, image: Operand, filter: Operand, out: Operand, limit: int, machine: Machine
 ) -> WinogradSpec:
     """Plan a forward convolution."""
-    return _spec(g, (image, filter, out), False, limit, machine)
+    return _spec(g, tile, (image, filter, out), False, limit, machine)
 
 
 def input_gradient_spec(
-    g: ConvGeometry, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
+    g: ConvGeometry, tile: int, filter: Operand, gradient: Operand, out: Operand, limit: int, machine: Machine
 ) -> WinogradSpec:
     """Plan an input gradient: a forward convolution of the output gradient, padded the other way round."""
-    return _spec(g, (gradient, filter, out), True, limit, machine)
+    return _spec(g, tile, (gradient, filter, out), True, limit, machine)
 
 
 def _spec(
-    g: ConvGeometry, operands: tuple[Operand, Operand, Operand], turned: bool, limit: int, machine: Machine
+    g: ConvGeometry, tile: int, operands: tuple[Operand, Operand, Operand], turned: bool, limit: int, machine: Machine
 ) -> WinogradSpec:
     image, filter, out = map(settle_strides, operands)
     arithmetic = plan.arithmetic_of(filter.dtype)
     n_in, n_out = (g.group_out, g.group_in) if turned else (g.group_in, g.group_out)
     size, out_size = (g.out_size, g.in_size) if turned else (g.in_size, g.out_size)
     draft = WinogradSpec(
+        tile=tile,
         arithmetic=arithmetic,
         isa=tile_for(arithmetic, machine.isa).isa,
         image=image,
@@ -132,6 +139,16 @@ def _spec(
     return _fit(draft, limit, machine)
 
 
+def tiles_sentence(operand: Operand, tile: int) -> str:
+    """Say how an operand is transformed."""
+    return f"{operand.role}: transformed tile by tile, of {tile}x{tile} outputs"
+
+
+def elements(tile: int) -> int:
+    """Return the numbers of a transformed tile."""
+    return (tile + BORDER) ** 2
+
+
 def step(numbers: int, size: int) -> int:
     """Return the numbers from one element to the next, as `ck_winograd_step` in winograd.h."""
     return (-(-numbers * size // 64) | 1) * 64 // size
@@ -140,7 +157,7 @@ def step(numbers: int, size: int) -> int:
 def _fit(draft: WinogradSpec, limit: int, machine: Machine) -> WinogradSpec:
     size, columns = plan.size_of(draft.arithmetic), tile_for(draft.arithmetic, machine.isa).columns
     panels = -(-draft.out_channels // columns)
-    per_panel = draft.groups * ELEMENTS * step(draft.in_channels * columns, size) * size
+    per_panel = draft.groups * draft.elements * step(draft.in_channels * columns, size) * size
     rows, across = _grid(draft)
     alone = per_panel * panels > machine.l2_bytes and draft.images * rows * across <= BLOCK_TILES
     at_once = panels if alone else plan.cut(panels, max(1, limit // 2 // per_panel))
@@ -165,7 +182,7 @@ def _fit(draft: WinogradSpec, limit: int, machine: Machine) -> WinogradSpec:
 
 def _grid(spec: WinogradSpec) -> tuple[int, int]:
     """Return the rows and columns of tiles of an image."""
-    return -(-spec.out_size[0] // TILE), -(-spec.out_size[1] // TILE)
+    return -(-spec.out_size[0] // spec.tile), -(-spec.out_size[1] // spec.tile)
 
 
 def tiled(grid: tuple[int, int, int], most: int) -> tuple[int, int, int]:
@@ -192,7 +209,7 @@ def _block(spec: WinogradSpec, panels: int, width: int, far: bool) -> WinogradBl
     """
     rows, columns = _grid(spec)
     block = WinogradBlock(*tiled((spec.images, rows, columns), BLOCK_TILES), panels)
-    per_tile = 2.0 * ELEMENTS * spec.in_channels * width
+    per_tile = 2.0 * spec.elements * spec.in_channels * width
     alone = spec.shared_bytes == 0
     least = max(1, (ALONE_CHANNELS if alone else LEAST_CHANNELS) // width)
 
@@ -214,17 +231,17 @@ def _scratch(
     spec: WinogradSpec, block: WinogradBlock, channels: int, columns: int, alone: bool
 ) -> tuple[int, int, int, int, int, int]:
     """Return the bytes of pixels, of pixels, sums and filter transformed, of results, and of loaded taps."""
-    size = plan.size_of(spec.arithmetic)
+    size, elements, outputs = plan.size_of(spec.arithmetic), spec.elements, spec.tile**2
     staged = step(channels, size)
     if not spec.image_plain:
-        high, wide = ((count - 1) * TILE + REACH for count in (block.rows, block.columns))
+        high, wide = (count * spec.tile + BORDER for count in (block.rows, block.columns))
         staged += block.images * high * wide * channels
-    image = ELEMENTS * step(block.tiles * step(channels, size), size)
-    sums = ELEMENTS * step(block.tiles * step(block.panels * columns, size), size)
-    weights = ELEMENTS * step(channels * columns, size) if alone else 0
-    out = 0 if spec.out_plain else block.tiles * TILE * TILE * block.panels * columns
+    image = elements * step(block.tiles * step(channels, size), size)
+    sums = elements * step(block.tiles * step(block.panels * columns, size), size)
+    weights = elements * step(channels * columns, size) if alone else 0
+    out = 0 if spec.out_plain else block.tiles * outputs * block.panels * columns
     loaded = min(CHANNELS_AT_ONCE, spec.in_channels)
-    again = loaded * (REACH * REACH + TAPS * columns) + TILE * TILE * columns
+    again = loaded * (elements + TAPS * columns) + outputs * columns
     parts = (plan.aligned(count * size) for count in (staged, image, sums, weights, out, again))
     staged, image, sums, weights, out, again = parts
     return staged, image, sums, weights, out, again

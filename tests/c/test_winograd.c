@@ -26,10 +26,10 @@ static bool watched_result(int64_t channels, const void *sums, int64_t element_s
     return finite;
 }
 
-static const ck_winograd_kernel *transforms(ck_type arithmetic, ck_isa isa)
+static const ck_winograd_kernel *transforms(ck_type arithmetic, ck_isa isa, int64_t tile)
 {
     static ck_winograd_kernel kernel;
-    watched_transforms = ck_winograd_kernel_for(arithmetic, isa);
+    watched_transforms = ck_winograd_kernel_for(arithmetic, isa, tile);
     kernel = *watched_transforms;
     kernel.result = watched_result;
     kernel.taps = watched_taps;
@@ -42,6 +42,7 @@ typedef enum { FORWARD, INPUT, FILTER } operation;
 typedef struct {
     problem q;
     operation op;
+    int64_t tile; /* outputs along a side of one */
     strided first, second, result; /* image or output gradient, filter or output gradient */
     ck_winograd w;
     ck_winograd_gradient g;
@@ -74,26 +75,26 @@ static problem random_layer(generator *r, const ck_dot_kernel *kernel)
     return q;
 }
 
-static ck_tile_source source_of(const strided *s, const ck_dot_kernel *kernel, const int64_t size[2], int64_t reach,
-                                const int64_t first[2])
+static ck_tile_source source_of(const strided *s, const ck_dot_kernel *kernel, const int64_t size[2], int64_t tile,
+                                int64_t reach, const int64_t first[2])
 {
     bool plain = is_plain(s, kernel->arithmetic);
     return (ck_tile_source){.pixels = {.array = s->array, .load = ck_loader_for(&s->array, kernel), .plain = plain},
-                            .height = size[0], .width = size[1], .reach = reach, .row_at = first[0], .col_at = first[1],
-                            .in_place = plain};
+                            .height = size[0], .width = size[1], .tile = tile, .reach = reach, .row_at = first[0],
+                            .col_at = first[1], .in_place = plain};
 }
 
-static void cut_tiles(generator *r, const problem *q, const int64_t out[2], int64_t *image, int64_t *row, int64_t *col)
+static void cut_tiles(generator *r, const trial *t, const int64_t out[2], int64_t *image, int64_t *row, int64_t *col)
 {
-    int64_t rows = ck_tiles_along(out[0]), cols = ck_tiles_along(out[1]);
+    int64_t rows = ck_tiles_along(out[0], t->tile), cols = ck_tiles_along(out[1], t->tile);
     *row = one_in(r, 2) ? rows : between(r, 1, rows);
     *col = one_in(r, 2) ? cols : between(r, 1, cols);
-    *image = *row == rows && *col == cols ? between(r, 1, q->images) : 1;
+    *image = *row == rows && *col == cols ? between(r, 1, t->q.images) : 1;
 }
 
 static int64_t staged_numbers(const ck_tile_source *s, int64_t images, int64_t rows, int64_t cols, int64_t channels)
 {
-    return s->in_place ? 0 : images * ((rows - 1) * CK_TILE + s->reach) * ((cols - 1) * CK_TILE + s->reach) * channels;
+    return s->in_place ? 0 : images * ((rows - 1) * s->tile + s->reach) * ((cols - 1) * s->tile + s->reach) * channels;
 }
 
 static void set_up_products(trial *t, generator *r, const ck_dot_kernel *kernel, ck_isa isa)
@@ -104,11 +105,11 @@ static void set_up_products(trial *t, generator *r, const ck_dot_kernel *kernel,
     int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns;
     const int64_t first[] = {turned ? q->before[0] - 2 : -q->before[0], turned ? q->before[1] - 2 : -q->before[1]};
     const int64_t *in = turned ? q->grid : q->size, *out = turned ? q->size : q->grid;
-    *w = (ck_winograd){.product = kernel, .kernel = transforms(kernel->arithmetic, isa), .images = q->images,
+    *w = (ck_winograd){.product = kernel, .kernel = transforms(kernel->arithmetic, isa, t->tile), .images = q->images,
                        .groups = q->groups, .in_channels = turned ? q->out : q->in,
                        .out_channels = turned ? q->in : q->out, .out_height = out[0], .out_width = out[1],
                        .filter = t->second.array, .out = t->result.array};
-    w->image = source_of(&t->first, kernel, in, CK_TILE_REACH, first);
+    w->image = source_of(&t->first, kernel, in, t->tile, w->kernel->reach, first);
     w->load_filter = ck_loader_for(&t->second.array, kernel);
     w->store = ck_storer_for(&t->result.array, kernel);
     w->image_group = w->in_channels * t->first.array.stride[3];
@@ -122,23 +123,24 @@ static void set_up_products(trial *t, generator *r, const ck_dot_kernel *kernel,
     }
     w->out_in_place = is_plain(&t->result, kernel->arithmetic) && !one_in(r, 4);
     int64_t panels = ck_ceil_div(w->out_channels, columns), most = ck_min(CK_SUM_BLOCK, w->in_channels);
-    cut_tiles(r, q, out, &w->image_block, &w->row_block, &w->col_block);
+    cut_tiles(r, t, out, &w->image_block, &w->row_block, &w->col_block);
     w->channel_block = one_in(r, 2) ? most : between(r, ck_min(most, 9), most);
     w->panels_at_once = between(r, 1, panels);
     w->panel_block = between(r, 1, w->panels_at_once);
     int64_t tiles = w->image_block * w->row_block * w->col_block, width = w->panel_block * columns;
     int64_t loaded = ck_min(CK_SUM_BLOCK / CK_TAPS, w->in_channels);
+    int64_t elements = w->kernel->elements, outputs = t->tile * t->tile;
     w->stage_bytes = size * (ck_winograd_step(w->channel_block, size) +
                              staged_numbers(&w->image, w->image_block, w->row_block, w->col_block, w->channel_block));
-    w->image_bytes = size * CK_ELEMENTS * ck_winograd_step(tiles * ck_winograd_step(w->channel_block, size), size);
-    w->sums_bytes = size * CK_ELEMENTS * ck_winograd_step(tiles * ck_winograd_step(width, size), size);
-    w->out_bytes = w->out_in_place ? 0 : size * tiles * CK_TILE_PIXELS * width;
-    w->again_bytes = size * (loaded * (CK_REACHED_PIXELS + CK_TAPS * columns) + CK_TILE_PIXELS * columns);
+    w->image_bytes = size * elements * ck_winograd_step(tiles * ck_winograd_step(w->channel_block, size), size);
+    w->sums_bytes = size * elements * ck_winograd_step(tiles * ck_winograd_step(width, size), size);
+    w->out_bytes = w->out_in_place ? 0 : size * tiles * outputs * width;
+    w->again_bytes = size * (loaded * (elements + CK_TAPS * columns) + outputs * columns);
     t->scratch_bytes = w->stage_bytes + w->image_bytes + w->sums_bytes + w->out_bytes + w->again_bytes;
     t->shared_bytes =
-        w->groups * w->panels_at_once * CK_ELEMENTS * ck_winograd_step(w->in_channels * columns, size) * size;
+        w->groups * w->panels_at_once * elements * ck_winograd_step(w->in_channels * columns, size) * size;
     w->packed = one_in(r, 3) ? NULL : shared_new(t->shared_bytes);
-    w->filter_bytes = w->packed ? 0 : size * CK_ELEMENTS * ck_winograd_step(w->channel_block * columns, size);
+    w->filter_bytes = w->packed ? 0 : size * elements * ck_winograd_step(w->channel_block * columns, size);
     t->scratch_bytes += w->filter_bytes;
 }
 
@@ -170,11 +172,11 @@ static void set_up_gradient(trial *t, generator *r, const ck_dot_kernel *kernel,
     ck_winograd_gradient *g = &t->g;
     int64_t size = ck_size(kernel->arithmetic), columns = kernel->columns;
     const int64_t first[] = {-q->before[0], -q->before[1]}, here[] = {0, 0};
-    *g = (ck_winograd_gradient){.product = kernel, .kernel = transforms(kernel->arithmetic, isa), .images = q->images,
-                                .groups = q->groups, .in_channels = q->in, .out_channels = q->out,
+    *g = (ck_winograd_gradient){.product = kernel, .kernel = transforms(kernel->arithmetic, isa, t->tile),
+                                .images = q->images, .groups = q->groups, .in_channels = q->in, .out_channels = q->out,
                                 .out = t->result.array, .accumulate = one_in(r, 3)};
-    g->image = source_of(&t->first, kernel, q->size, CK_TILE_REACH, first);
-    g->gradient = source_of(&t->second, kernel, q->grid, CK_TILE, here);
+    g->image = source_of(&t->first, kernel, q->size, t->tile, g->kernel->reach, first);
+    g->gradient = source_of(&t->second, kernel, q->grid, t->tile, t->tile, here);
     g->store = ck_storer_for(&t->result.array, kernel);
     g->image_group = q->in * t->first.array.stride[3];
     g->gradient_group = q->out * t->second.array.stride[3];
@@ -183,22 +185,23 @@ static void set_up_gradient(trial *t, generator *r, const ck_dot_kernel *kernel,
     g->piece_block = between(r, ck_min(q->in, 9), ck_min(q->in, 40));
     g->channel_block = one_in(r, 2) ? q->in : ck_min(q->in, g->piece_block * between(r, 1, 3));
     g->panel_block = between(r, 1, panels);
-    cut_tiles(r, q, q->grid, &g->image_block, &g->row_block, &g->col_block);
-    int64_t blocks = ck_ceil_div(q->images, g->image_block) * ck_ceil_div(ck_tiles_along(q->grid[0]), g->row_block) *
-                     ck_ceil_div(ck_tiles_along(q->grid[1]), g->col_block);
+    cut_tiles(r, t, q->grid, &g->image_block, &g->row_block, &g->col_block);
+    int64_t rows = ck_tiles_along(q->grid[0], t->tile), cols = ck_tiles_along(q->grid[1], t->tile);
+    int64_t blocks =
+        ck_ceil_div(q->images, g->image_block) * ck_ceil_div(rows, g->row_block) * ck_ceil_div(cols, g->col_block);
     g->slice_blocks = one_in(r, 2) ? blocks : between(r, 1, blocks);
     g->slices = ck_ceil_div(blocks, g->slice_blocks);
     int64_t tiles = g->image_block * g->row_block * g->col_block, width = g->panel_block * columns;
     int64_t step = ck_winograd_step(g->channel_block * columns, size), channels = ck_min(width, q->out);
     int64_t parts = q->groups * ck_ceil_div(q->in, g->channel_block) * ck_ceil_div(panels, g->panel_block);
-    int64_t part = g->panel_block * CK_ELEMENTS * step * size, again = 0;
+    int64_t elements = g->kernel->elements, part = g->panel_block * elements * step * size, again = 0;
     g->stage_bytes =
         size *
         (ck_winograd_step(ck_max(g->channel_block, width), size) +
          ck_max(staged_numbers(&g->image, g->image_block, g->row_block, g->col_block, g->channel_block),
                 staged_numbers(&g->gradient, g->image_block, g->row_block, g->col_block, channels)));
-    g->image_bytes = size * CK_ELEMENTS * ck_winograd_step(tiles * ck_winograd_step(g->channel_block, size), size);
-    g->gradient_bytes = size * CK_ELEMENTS * ck_winograd_step(tiles * ck_winograd_step(width, size), size);
+    g->image_bytes = size * elements * ck_winograd_step(tiles * ck_winograd_step(g->channel_block, size), size);
+    g->gradient_bytes = size * elements * ck_winograd_step(tiles * ck_winograd_step(width, size), size);
     g->sums_bytes = g->slices > 1 ? 0 : part;
     g->piece_bytes = ck_ceil_div(parts * g->panel_block * ck_ceil_div(g->channel_block, g->piece_block), 64) * 64;
     t->scratch_bytes = g->stage_bytes + g->image_bytes + g->gradient_bytes + g->sums_bytes;
@@ -222,7 +225,7 @@ static void set_up(trial *t, int seed, generator *r)
 {
     ck_isa isa = level_of(seed);
     const ck_dot_kernel *kernel = watched(one_in(r, 3) ? CK_F64 : CK_F32, isa, 0);
-    *t = (trial){.op = (operation)(seed / 3 % 3), .q = random_layer(r, kernel)};
+    *t = (trial){.op = (operation)(seed / 3 % 3), .tile = seed / 9 % 2 ? 2 : 4, .q = random_layer(r, kernel)};
     const problem *q = &t->q;
     ck_type arithmetic = kernel->arithmetic;
     t->first = t->op == INPUT ? strided_random(r, GRID_LENGTHS(q), PIXEL_GRADIENT, arithmetic)
@@ -301,7 +304,7 @@ static bool near(const strided *s, const double *expected, ck_type arithmetic)
 
 static void products_come_near_the_plain_convolution(void)
 {
-    int levels[CK_ISAS] = {0}, in_place[2] = {0}, stored[2] = {0}, slices = 0, passes = 0, blocks = 0, alone = 0;
+    int levels[CK_ISAS] = {0}, in_place[2] = {0}, stored[2] = {0}, slices = 0, passes = 0, blocks = 0, alone = 0, small = 0;
     for (int seed = 0; seed < TRIALS; seed++) {
         generator r = seeded((uint64_t)seed);
         trial t;
@@ -323,13 +326,14 @@ static void products_come_near_the_plain_convolution(void)
         passes += t.op != FILTER && t.w.panels_at_once < ck_ceil_div(t.w.out_channels, kernel->columns);
         blocks += t.op != FILTER && t.w.channel_block < t.w.in_channels;
         alone += t.op != FILTER && !t.w.packed;
+        small += t.tile == 2;
         free(expected);
         tear_down(&t);
     }
     for (int level = 0; level < CK_ISAS; level++)
         CHECK(!has_tile((ck_isa)level) || levels[level] >= TRIALS / CK_ISAS);
     CHECK(in_place[0] >= 50 && in_place[1] >= 50 && stored[0] >= 50 && stored[1] >= 50);
-    CHECK(slices >= 30 && passes >= 20 && blocks >= 30 && alone >= 50);
+    CHECK(slices >= 30 && passes >= 20 && blocks >= 30 && alone >= 50 && small >= 200 && small <= TRIALS - 200);
 }
 
 static void bits_are_the_same_on_any_number_of_threads(void)

@@ -30,7 +30,7 @@ static int64_t filter_step(const ck_winograd *w)
 static char *filter_at(const pass *s, int64_t group, int64_t panel, int64_t e)
 {
     const ck_winograd *w = s->w;
-    return w->packed + ((group * s->panels + panel - s->panel0) * CK_ELEMENTS + e) * filter_step(w) * size_of(w);
+    return w->packed + ((group * s->panels + panel - s->panel0) * w->kernel->elements + e) * filter_step(w) * size_of(w);
 }
 
 static void cut(int64_t *unit, int64_t total, int64_t size, int64_t *start, int64_t *count)
@@ -92,7 +92,8 @@ static int64_t units_of(const pass *s)
 {
     const ck_winograd *w = s->w;
     return w->groups * ck_ceil_div(s->panels, w->panel_block) * ck_ceil_div(w->images, w->image_block) *
-           ck_ceil_div(ck_tiles_along(w->out_height), w->row_block) * ck_ceil_div(ck_tiles_along(w->out_width), w->col_block);
+           ck_ceil_div(ck_tiles_along(w->out_height, w->kernel->tile), w->row_block) *
+           ck_ceil_div(ck_tiles_along(w->out_width, w->kernel->tile), w->col_block);
 }
 
 static block block_of(const pass *s, int64_t unit)
@@ -101,8 +102,8 @@ static block block_of(const pass *s, int64_t unit)
     block b;
     cut(&unit, s->panels, w->panel_block, &b.panel0, &b.panels);
     b.panel0 += s->panel0;
-    cut(&unit, ck_tiles_along(w->out_width), w->col_block, &b.tiles.col0, &b.tiles.cols);
-    cut(&unit, ck_tiles_along(w->out_height), w->row_block, &b.tiles.row0, &b.tiles.rows);
+    cut(&unit, ck_tiles_along(w->out_width, w->kernel->tile), w->col_block, &b.tiles.col0, &b.tiles.cols);
+    cut(&unit, ck_tiles_along(w->out_height, w->kernel->tile), w->row_block, &b.tiles.row0, &b.tiles.rows);
     cut(&unit, w->images, w->image_block, &b.image0, &b.tiles.images);
     b.group = unit;
     return b;
@@ -130,12 +131,14 @@ static bool place(const ck_winograd *w, const block *b, char *scratch, places *p
     p->filter_step = ck_winograd_step(channels * w->product->columns, size);
     p->out = p->filter + w->filter_bytes;
     p->again = p->out + w->out_bytes;
-    int64_t out = p->tiles * CK_TILE_PIXELS * b->panels * w->product->columns * size;
-    int64_t again = ck_min(CHANNELS_AT_ONCE, w->in_channels) * (CK_REACHED_PIXELS + CK_TAPS * w->product->columns) +
-                    CK_TILE_PIXELS * w->product->columns;
+    int64_t elements = w->kernel->elements, outputs = w->kernel->tile * w->kernel->tile;
+    int64_t out = p->tiles * outputs * b->panels * w->product->columns * size;
+    int64_t again = ck_min(CHANNELS_AT_ONCE, w->in_channels) * (elements + CK_TAPS * w->product->columns) +
+                    outputs * w->product->columns;
     return w->channel_block <= CK_SUM_BLOCK && p->stage <= p->image &&
-           CK_ELEMENTS * p->image_step * size <= w->image_bytes && CK_ELEMENTS * p->sums_step * size <= w->sums_bytes &&
-           (w->packed || CK_ELEMENTS * p->filter_step * size <= w->filter_bytes) && (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
+           elements * p->image_step * size <= w->image_bytes && elements * p->sums_step * size <= w->sums_bytes &&
+           (w->packed || elements * p->filter_step * size <= w->filter_bytes) &&
+           (w->out_in_place || out <= w->out_bytes) && again * size <= w->again_bytes;
 }
 
 /* One tile: its place in the block, and its first output pixel. */
@@ -143,11 +146,11 @@ typedef struct {
     int64_t image, row, col, y, x;
 } tile;
 
-static tile tile_of(const block *b, int64_t number)
+static tile tile_of(const ck_winograd *w, const block *b, int64_t number)
 {
     tile t = {number / (b->tiles.rows * b->tiles.cols), number / b->tiles.cols % b->tiles.rows, number % b->tiles.cols, 0, 0};
-    t.y = (b->tiles.row0 + t.row) * CK_TILE;
-    t.x = (b->tiles.col0 + t.col) * CK_TILE;
+    t.y = (b->tiles.row0 + t.row) * w->kernel->tile;
+    t.x = (b->tiles.col0 + t.col) * w->kernel->tile;
     return t;
 }
 
@@ -161,8 +164,8 @@ static bool transform_image(const ck_winograd *w, const block *b, int64_t channe
     if (!ck_view_tiles(&w->image, data, &b->tiles, channels, size, p->stage, p->image - p->stage, &view))
         return false;
     for (int64_t i = 0; i < p->tiles; i++) {
-        const tile t = tile_of(b, i);
-        const void *pixels[CK_REACHED_PIXELS];
+        const tile t = tile_of(w, b, i);
+        const void *pixels[CK_MOST_REACHED];
         ck_tile_pixels(&w->image, &view, t.image, b->tiles.row0 + t.row, b->tiles.col0 + t.col, p->zeros, pixels);
         w->kernel->image(channels, pixels, p->image + i * p->image_pitch * size, p->image_step, w->kernel->lanes);
     }
@@ -188,7 +191,7 @@ static void multiply_packed(const pass *s, const block *b, int64_t channel0, int
                             ck_worker *worker)
 {
     int64_t offset = channel0 * s->w->product->columns * size_of(s->w);
-    for (int64_t e = 0; e < CK_ELEMENTS && !ck_worker_stop(worker); e++)
+    for (int64_t e = 0; e < s->w->kernel->elements && !ck_worker_stop(worker); e++)
         for (int64_t panel = 0; panel < b->panels; panel++)
             multiply(s->w, e, panel, filter_at(s, b->group, b->panel0 + panel, e) + offset, channels, channel0 > 0, p);
 }
@@ -199,7 +202,7 @@ static void multiply_alone(const ck_winograd *w, const block *b, int64_t channel
 {
     for (int64_t panel = 0; panel < b->panels && !ck_worker_stop(worker); panel++) {
         transform_filter(w, b->group, b->panel0 + panel, channel0, channels, p->again, p->filter, p->filter_step);
-        for (int64_t e = 0; e < CK_ELEMENTS; e++)
+        for (int64_t e = 0; e < w->kernel->elements; e++)
             multiply(w, e, panel, p->filter + e * p->filter_step * size_of(w), channels, channel0 > 0, p);
     }
 }
@@ -218,8 +221,8 @@ static target target_of(const ck_winograd *w, const block *b, const tile *t, con
         return (target){w->out.data + b->group * w->out_group + (b->image0 + t->image) * stride[0] + t->y * stride[1] +
                             t->x * stride[2] + b->panel0 * w->product->columns * size,
                         stride[1], stride[2]};
-    int64_t row = b->tiles.cols * CK_TILE * width;
-    return (target){p->out + (t->image * b->tiles.rows + t->row) * CK_TILE * row + t->col * CK_TILE * width, row, width};
+    int64_t side = w->kernel->tile, row = b->tiles.cols * side * width;
+    return (target){p->out + (t->image * b->tiles.rows + t->row) * side * row + t->col * side * width, row, width};
 }
 
 /* Computes a tile tap by tap, for all panels of the block. */
@@ -227,34 +230,35 @@ static void compute_again(const ck_winograd *w, const block *b, const tile *t, i
                           const target *to, const places *p)
 {
     int64_t size = size_of(w), columns = w->product->columns, most = ck_min(CHANNELS_AT_ONCE, w->in_channels);
+    int64_t side = w->kernel->tile, reach = w->kernel->reach, reached = w->kernel->elements;
     const int64_t *stride = w->image.pixels.array.stride;
-    char *patch = p->again, *taps = patch + CK_REACHED_PIXELS * most * size, *sums = taps + CK_TAPS * most * columns * size;
+    char *patch = p->again, *taps = patch + reached * most * size, *sums = taps + CK_TAPS * most * columns * size;
     const char *image = w->image.pixels.array.data + b->group * w->image_group + (b->image0 + t->image) * stride[0];
     const ck_tile_view view = {image, 0, stride[1], stride[2]};
-    const void *pixels[CK_REACHED_PIXELS];
+    const void *pixels[CK_MOST_REACHED];
     ck_tile_pixels(&w->image, &view, 0, b->tiles.row0 + t->row, b->tiles.col0 + t->col, NULL, pixels);
     for (int64_t panel = 0; panel < b->panels; panel++) {
         for (int64_t channel0 = 0; channel0 < w->in_channels; channel0 += most) {
             int64_t channels = ck_min(most, w->in_channels - channel0), row_terms = 3 * channels;
-            for (int64_t i = 0; i < CK_REACHED_PIXELS; i++)
+            for (int64_t i = 0; i < reached; i++)
                 if (pixels[i])
                     w->image.pixels.load(patch + i * channels * size, 1, (const char *)pixels[i] + channel0 * stride[3],
                                          stride[3], channels);
                 else
                     memset(patch + i * channels * size, 0, (size_t)(channels * size));
             load_taps(w, b->group, b->panel0 + panel, channel0, channels, taps);
-            for (int64_t i = 0; i < CK_TILE; i++) {
+            for (int64_t i = 0; i < side; i++) {
                 ck_segment terms[3];
                 for (int64_t a = 0; a < 3; a++)
-                    terms[a] = (ck_segment){(i + a) * CK_TILE_REACH * channels, a * row_terms * columns, row_terms};
-                w->product->across(CK_TILE, patch, channels, taps, columns, terms, 3, sums + i * CK_TILE * columns * size,
+                    terms[a] = (ck_segment){(i + a) * reach * channels, a * row_terms * columns, row_terms};
+                w->product->across(side, patch, channels, taps, columns, terms, 3, sums + i * side * columns * size,
                                    columns, channel0 > 0);
             }
         }
         int64_t out0 = panel * columns, count = ck_min(columns, w->out_channels - b->panel0 * columns - out0);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < cols; j++)
-                memcpy(to->data + i * to->row + j * to->col + out0 * size, sums + (i * CK_TILE + j) * columns * size,
+                memcpy(to->data + i * to->row + j * to->col + out0 * size, sums + (i * side + j) * columns * size,
                        (size_t)(count * size));
     }
 }
@@ -269,9 +273,9 @@ static void transform_sums(const ck_winograd *w, const block *b, const places *p
 {
     int64_t size = size_of(w), channels = channels_of(w, b);
     for (int64_t i = 0; i < p->tiles; i++) {
-        const tile t = tile_of(b, i);
+        const tile t = tile_of(w, b, i);
         const target to = target_of(w, b, &t, p);
-        int64_t rows = ck_min(CK_TILE, w->out_height - t.y), cols = ck_min(CK_TILE, w->out_width - t.x);
+        int64_t rows = ck_min(w->kernel->tile, w->out_height - t.y), cols = ck_min(w->kernel->tile, w->out_width - t.x);
         if (!w->kernel->result(channels, p->sums + i * p->sums_pitch * size, p->sums_step, to.data, to.row / size,
                                to.col / size, rows, cols))
             compute_again(w, b, &t, rows, cols, &to, p);
@@ -282,15 +286,16 @@ static void transform_sums(const ck_winograd *w, const block *b, const places *p
 static void store_rows(const ck_winograd *w, const block *b, const places *p)
 {
     const ck_block *t = &b->tiles;
-    int64_t size = size_of(w), width = b->panels * w->product->columns, y0 = t->row0 * CK_TILE, x0 = t->col0 * CK_TILE;
-    int64_t rows = ck_min(t->rows * CK_TILE, w->out_height - y0), cols = ck_min(t->cols * CK_TILE, w->out_width - x0);
+    int64_t size = size_of(w), width = b->panels * w->product->columns, side = w->kernel->tile;
+    int64_t y0 = t->row0 * side, rows = ck_min(t->rows * side, w->out_height - y0);
+    int64_t x0 = t->col0 * side, cols = ck_min(t->cols * side, w->out_width - x0);
     const int64_t *stride = w->out.stride;
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < rows; i++)
             ck_store_block(w->store, size,
                            w->out.data + b->group * w->out_group + (b->image0 + n) * stride[0] + (y0 + i) * stride[1] +
                                x0 * stride[2] + b->panel0 * w->product->columns * stride[3],
-                           stride[2], stride[3], p->out + (n * t->rows * CK_TILE + i) * t->cols * CK_TILE * width * size,
+                           stride[2], stride[3], p->out + (n * t->rows * side + i) * t->cols * side * width * size,
                            width, 1, cols, channels_of(w, b), false);
 }
 

@@ -1,8 +1,8 @@
-/* Winograd convolution F(4x4, 3x3): the forward pass of 3x3 filters at stride 1, and the input gradient as one of them with
- * the filter turned around and its channels exchanged.
+/* Winograd convolution F(4x4, 3x3) or F(2x2, 3x3): the forward pass of 3x3 filters at stride 1, and the input gradient as
+ * one of them with the filter turned around and its channels exchanged.
  *
  * A unit is a block of tiles x some panels of channels out.  For a block of channels in at a time it transforms the tiles'
- * pixels, and multiplies each of the 36 elements with the transformed filter; the sums are transformed back.  The filter is
+ * pixels, and multiplies each of their elements with the transformed filter; the sums are transformed back.  The filter is
  * transformed once for all units, or where there is one block of tiles only, by each unit as it needs it.  A tile that
  * is not finite then is computed again, tap by tap: transforming mixes the pixels of a tile, so that an infinity, or an
  * overflow on the way, would reach outputs whose window does not hold it.
@@ -16,7 +16,7 @@
 typedef struct {
     const ck_dot_kernel *product;
     const ck_winograd_kernel *kernel; /* of the same arithmetic */
-    ck_tile_source image;             /* 6 x 6 pixels of each tile of the result */
+    ck_tile_source image;             /* what each tile of the result meets */
     ck_array filter;                  /* tap row, tap column, channel in, channel out, of group 0 */
     ck_array out;                     /* group 0 */
     int64_t image_group, filter_group, out_group; /* bytes from one group to the next */

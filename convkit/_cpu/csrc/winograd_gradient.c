@@ -48,7 +48,7 @@ static int64_t element_step(const ck_winograd_gradient *g)
     return ck_winograd_step(ck_min(g->channel_block, g->in_channels) * g->product->columns, size_of(g));
 }
 
-static int64_t panel_bytes(const ck_winograd_gradient *g) { return CK_ELEMENTS * element_step(g) * size_of(g); }
+static int64_t panel_bytes(const ck_winograd_gradient *g) { return g->kernel->elements * element_step(g) * size_of(g); }
 
 static int64_t part_bytes(const ck_winograd_gradient *g) { return g->panel_block * panel_bytes(g); }
 
@@ -59,15 +59,16 @@ static char *partial_of(const ck_winograd_gradient *g, int64_t slice, int64_t pa
 
 static int64_t blocks_of(const ck_winograd_gradient *g)
 {
-    return ck_ceil_div(g->images, g->image_block) * ck_ceil_div(ck_tiles_along(g->gradient.height), g->row_block) *
-           ck_ceil_div(ck_tiles_along(g->gradient.width), g->col_block);
+    return ck_ceil_div(g->images, g->image_block) *
+           ck_ceil_div(ck_tiles_along(g->gradient.height, g->kernel->tile), g->row_block) *
+           ck_ceil_div(ck_tiles_along(g->gradient.width, g->kernel->tile), g->col_block);
 }
 
 static ck_block block_of(const ck_winograd_gradient *g, int64_t number, int64_t *image0)
 {
     ck_block b;
-    cut(&number, ck_tiles_along(g->gradient.width), g->col_block, &b.col0, &b.cols);
-    cut(&number, ck_tiles_along(g->gradient.height), g->row_block, &b.row0, &b.rows);
+    cut(&number, ck_tiles_along(g->gradient.width, g->kernel->tile), g->col_block, &b.col0, &b.cols);
+    cut(&number, ck_tiles_along(g->gradient.height, g->kernel->tile), g->row_block, &b.row0, &b.rows);
     cut(&number, g->images, g->image_block, image0, &b.images);
     return b;
 }
@@ -100,8 +101,8 @@ static bool place(const ck_winograd_gradient *g, const part *p, int64_t slice, c
     s->image = operand_of(g, s->end, p->channels);
     s->gradient = operand_of(g, s->end + g->image_bytes, width);
     s->sums = g->slices > 1 ? partial_of(g, slice, p->number) : s->gradient.data + g->gradient_bytes;
-    return s->stage <= s->end && CK_ELEMENTS * s->image.step * size <= g->image_bytes &&
-           CK_ELEMENTS * s->gradient.step * size <= g->gradient_bytes &&
+    return s->stage <= s->end && g->kernel->elements * s->image.step * size <= g->image_bytes &&
+           g->kernel->elements * s->gradient.step * size <= g->gradient_bytes &&
            g->image_block * g->row_block * g->col_block <= CK_SUM_BLOCK &&
            (g->slices > 1 || p->panels * panel_bytes(g) <= g->sums_bytes);
 }
@@ -110,7 +111,7 @@ static bool place(const ck_winograd_gradient *g, const part *p, int64_t slice, c
 static void expect(const ck_tile_source *source, const void *const *pixels, int64_t bytes)
 {
     for (int64_t i = 0; i < source->reach; i++)
-        for (int64_t j = source->reach - CK_TILE; j < source->reach; j++)
+        for (int64_t j = source->reach - source->tile; j < source->reach; j++)
             for (int64_t at = 0; at < bytes; at += CACHE_LINE)
                 __builtin_prefetch((const char *)pixels[i * source->reach + j] + at, 0, 2);
 }
@@ -123,7 +124,7 @@ static bool transform(const ck_winograd_gradient *g, const ck_tile_source *sourc
     ck_tile_view view;
     if (!ck_view_tiles(source, data, b, channels, size, s->stage, s->end - s->stage, &view))
         return false;
-    const void *pixels[2][CK_REACHED_PIXELS]; /* of a tile and the next */
+    const void *pixels[2][CK_MOST_REACHED]; /* of a tile and the next */
     ck_tile_pixels(source, &view, 0, b->row0, b->col0, s->zeros, pixels[0]);
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t next = tile + 1;
@@ -168,7 +169,7 @@ static bool add_block(const ck_winograd_gradient *g, const part *p, int64_t numb
     if (!transform(g, &g->image, g->kernel->image, pixels, &b, p->channels, s, &s->image) ||
         !transform(g, &g->gradient, g->kernel->gradient, gradients, &b, width_of(g, p), s, &s->gradient))
         return false;
-    for (int64_t e = 0; e < CK_ELEMENTS && !ck_worker_stop(worker); e++)
+    for (int64_t e = 0; e < g->kernel->elements && !ck_worker_stop(worker); e++)
         add_products(g, p, e, b.images * b.rows * b.cols, add, s);
     return true;
 }
@@ -205,7 +206,7 @@ static void finish(const ck_winograd_gradient *g, int64_t number, const part *pi
     int64_t runs = runs_of(g), panel = number / runs % g->panel_block, channel = number % runs * g->piece_block;
     const int64_t *stride = g->out.stride;
     sums += panel * panel_bytes(g) + channel * columns * size;
-    for (int64_t e = 0; e < CK_ELEMENTS; e++)
+    for (int64_t e = 0; e < g->kernel->elements; e++)
         ck_add_slices(g->kernel->arithmetic, sums + e * step * size, count, g->slices, parts_of(g) * part_bytes(g));
     g->shared[number] = !g->kernel->taps(count, sums, step);
     if (g->shared[number])

@@ -1,4 +1,4 @@
-/* The Winograd filter gradient F(4x4, 3x3) at stride 1: image and output gradient are transformed tile by tile and
+/* The Winograd filter gradient of 3x3 filters at stride 1: image and output gradient are transformed tile by tile and
  * multiplied, and the sums over tiles are transformed back once.
  *
  * A part is a block of channels in x some panels of channels out.  Its tiles are taken a block at a time, in order; where
@@ -17,8 +17,8 @@
 typedef struct {
     const ck_dot_kernel *product;
     const ck_winograd_kernel *kernel; /* of the same arithmetic */
-    ck_tile_source image;             /* 6 x 6 pixels of each tile of the output gradient, */
-    ck_tile_source gradient;          /* and 4 x 4 of its own */
+    ck_tile_source image;             /* what each tile of the output gradient meets, */
+    ck_tile_source gradient;          /* and its own pixels */
     ck_array out;                     /* tap row, tap column, channel in, channel out, of group 0 */
     int64_t image_group, gradient_group, out_group; /* bytes from one group to the next */
     ck_store_fn store;

@@ -8,7 +8,7 @@ bool ck_view_tiles(const ck_tile_source *s, const char *data, const ck_block *ti
     if (s->in_place)
         return true;
     const int64_t rows[] = {s->row_at, s->row_at + s->reach - 1}, cols[] = {s->col_at, s->col_at + s->reach - 1};
-    const ck_window window = {.height = s->height, .width = s->width, .row_step = CK_TILE, .col_step = CK_TILE,
+    const ck_window window = {.height = s->height, .width = s->width, .row_step = s->tile, .col_step = s->tile,
                               .rows = 2, .cols = 2, .row_at = rows, .col_at = cols};
     ck_pixels pixels = s->pixels;
     ck_view v;
@@ -23,7 +23,7 @@ bool ck_view_tiles(const ck_tile_source *s, const char *data, const ck_block *ti
 void ck_tile_pixels(const ck_tile_source *s, const ck_tile_view *v, int64_t image, int64_t row, int64_t col,
                     const void *zeros, const void **pixels)
 {
-    int64_t row0 = row * CK_TILE + s->row_at, col0 = col * CK_TILE + s->col_at;
+    int64_t row0 = row * s->tile + s->row_at, col0 = col * s->tile + s->col_at;
     for (int64_t i = row0; i < row0 + s->reach; i++)
         for (int64_t j = col0; j < col0 + s->reach; j++) {
             bool inside = i >= 0 && i < s->height && j >= 0 && j < s->width;

@@ -1,4 +1,4 @@
-/* The pixels of tiles of 4 x 4 neighbours, or of the 6 x 6 that these meet. */
+/* The pixels of tiles, or of what these meet. */
 #ifndef CK_WINOGRAD_TILES_H
 #define CK_WINOGRAD_TILES_H
 
@@ -8,8 +8,8 @@
 typedef struct {
     ck_pixels pixels;      /* group 0 */
     int64_t height, width; /* what lies outside counts as zero */
-    int64_t reach;         /* rows and columns of pixels of one tile, CK_TILE or CK_TILE_REACH; ... */
-    int64_t row_at, col_at; /* ... the first of tile (i, j) is (4 i + row_at, 4 j + col_at) */
+    int64_t tile, reach;   /* pixels along a side, from one tile to the next, and that are taken of one; ... */
+    int64_t row_at, col_at; /* ... the first of tile (i, j) is (tile i + row_at, tile j + col_at) */
     bool in_place;          /* the pixels are plain: read where they lie */
 } ck_tile_source;
 
@@ -29,7 +29,7 @@ void ck_tile_pixels(const ck_tile_source *source, const ck_tile_view *view, int6
                     const void *zeros, const void **pixels);
 
 /* Tiles along one side of a result. */
-static inline int64_t ck_tiles_along(int64_t pixels) { return ck_ceil_div(pixels, CK_TILE); }
+static inline int64_t ck_tiles_along(int64_t pixels, int64_t tile) { return ck_ceil_div(pixels, tile); }
 
 /* Numbers from one element to the next of a transformed filter, image or sums, and from one pixel to the next: an odd
  * number of cache lines, so that elements of one place do not compete for the same sets of a cache. */
