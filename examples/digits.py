@@ -24,6 +24,7 @@ TEST_IMAGES_PER_DIGIT = 36
 EPOCHS, REQUIRED_ACCURACY = 60, 0.98
 QUICK_EPOCHS, QUICK_REQUIRED_ACCURACY = 4, 0.90
 HARDEST_SHOWN = 6
+PRECISIONS = ("high", "default", "fast")
 # Images that the scales of the activations are taken from, and by how many the rounded network may be off.
 CALIBRATION_IMAGES, MOST_OTHERS = 256, 2
 TIMED_IMAGES, TIMED_RUNS = 256, 9
@@ -302,6 +303,12 @@ def parse_arguments():
     add("--epochs", type=positive, default=EPOCHS, help="passes over the training images (default: %(default)s)")
     add("--seed", type=int, default=0, help="of filters, order and shifts at the start (default: %(default)s)")
     add("--threads", type=positive, help="threads per call (default: convkit's choice); the result is the same")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default="default",
+        help='"high" does without fast algorithms that round more; the accuracy is the same (default: %(default)s)',
+    )
     add("--output", type=Path, default=Path("demo_output/digits.png"), help="the picture (default: %(default)s)")
     add("--quick", action="store_true", help=f"only see whether it works, in {QUICK_EPOCHS} epochs")
     return parser.parse_args()
@@ -310,7 +317,7 @@ def parse_arguments():
 def main():
     arguments = parse_arguments()
     start = time.perf_counter()
-    convkit.set_options(num_threads=arguments.threads)
+    convkit.set_options(num_threads=arguments.threads, precision=arguments.precision)
     (images, labels), (test_images, test_labels) = load_split()
     print(f"convkit {convkit.__version__}: {len(images)} images to learn from, {len(test_images)} for the test")
 

@@ -84,9 +84,21 @@ def test_digits_fails_below_its_accuracy(tmp_path):
 
 
 @pytest.mark.slow
-def test_digits_reaches_98_percent(tmp_path):
-    output, _ = run_example("digits.py", "--output", tmp_path / "digits.png")
-    assert accuracy(output) >= 98
+def test_digits_reaches_98_percent_with_every_precision(tmp_path):
+    """And reads as many images but for two."""
+    found = []
+    for precision in ("high", "default", "fast"):
+        output, _ = run_example("digits.py", "--precision", precision, "--output", tmp_path / "digits.png")
+        found.append(accuracy(output))
+    assert min(found) >= 98
+    assert round((max(found) - min(found)) * 3.6) <= 2
+
+
+def test_digits_learns_other_bits_with_high_precision(quick, tmp_path):
+    """So that the comparison above is not one of a precision with itself."""
+    output, _ = run_example("digits.py", "--quick", "--precision", "high", "--output", tmp_path / "digits.png")
+    assert accuracy(output) >= 90
+    assert learned(output)[1] != learned(quick[0])[1]
 
 
 def test_batch_gives_the_same_bits_in_flat_memory(tmp_path):
@@ -124,7 +136,7 @@ def test_batch_fails_when_its_promise_is_broken(hashes, peak, verdict, status, m
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("digits.py", ["--epochs", "--seed", "--threads", "--output", "--quick"]),
+        ("digits.py", ["--epochs", "--seed", "--threads", "--precision", "--output", "--quick"]),
         ("batch.py", ["--images", "--size", "--directory"]),
     ],
 )
