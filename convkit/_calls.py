@@ -141,6 +141,7 @@ def prepare(
     accumulate: bool,
     workspace_limit: int,
     precision: str,
+    packed: bool = False,
 ) -> Call:
     """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
     signature = SIGNATURES[op]
@@ -188,6 +189,7 @@ def prepare(
         accumulate=accumulate,
         workspace_limit=workspace_limit,
         precision=precision,
+        packed=packed,
     )
     machine = this_machine()
     choice = choose(TABLE, problem, machine, algorithm)
@@ -247,7 +249,9 @@ def prepare_cached(
         packed_format = first.ndim > len(IN_ORDER) and shape_argument is None
         plain = plain_settings(Settings(*given[2:10])) if packed_format else None
         if plain is None:
-            call = prepare(op, forms, given[1], Settings(*given[2:10]), out_form, accumulate, *given[-2:])
+            called, limit, precision = Settings(*given[2:10]), options.workspace_limit, options.precision
+            keeps = packed is not None
+            call = prepare(op, forms, given[1], called, out_form, accumulate, limit, precision, keeps)
         else:
             call = _of_five_axes(op, forms, None, plain, out_form, accumulate, *given[-2:])
         simple = not (call.nothing_to_sum or call.slow or call.taps)

@@ -184,8 +184,10 @@ def explain(
         call = _fused_call(given, settings, Given(**{**own, **keywords}), dtype, out_form, options)
     else:
         shape_argument = given.pop(SIGNATURES[op].shape_argument or "", None)
-        limits = options.workspace_limit, options.precision
-        call = prepare(op, _forms(op, given, dtype), shape_argument, settings, out_form, accumulate, *limits)
+        limit, precision = options.workspace_limit, options.precision
+        packed = any(isinstance(value, PackedFilter) for value in given.values())
+        forms = _forms(op, given, dtype)
+        call = prepare(op, forms, shape_argument, settings, out_form, accumulate, limit, precision, packed)
     return Explanation(
         op=op,
         implementation=call.choice.chosen.name,

@@ -102,7 +102,8 @@ def pack_filter(
 
     Implementations bring a filter into an order of their own in every call; for small images and many channels that
     is a large part of the work.  The result is accepted wherever `filter` is, and packed at the first call for the
-    implementation that serves it; a few such packs are kept.
+    implementation that serves it; a few such packs are kept.  It may be another one than for the plain filter,
+    one for which preparing a large filter would take longer than a call.
 
     Parameters
     ----------

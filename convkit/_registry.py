@@ -38,6 +38,7 @@ class Problem:
     workspace_limit: int
     precision: str
     epilogue: Epilogue | None = None
+    packed: bool = False  # the filter is kept in whatever order the plan wants, from call to call
 
     @property
     def op(self) -> str:

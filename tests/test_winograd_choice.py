@@ -20,7 +20,7 @@ OPS = ("conv2d", "conv2d_backprop_filter", "conv2d_backprop_input")
 MIB = 2**20
 
 
-def problem(op, images, size, channels, filters, dtype=FLOAT32, padding="SAME", groups=1) -> Problem:
+def problem(op, images, size, channels, filters, dtype=FLOAT32, padding="SAME", groups=1, packed=False) -> Problem:
     """Return a call of an operation on a layer, whose arrays lie as new ones do."""
     x, w = (images, *size, channels), (3, 3, channels // groups, filters)
     geometry = make_geometry(op, x, w, padding=padding, groups=groups)
@@ -31,7 +31,7 @@ def problem(op, images, size, channels, filters, dtype=FLOAT32, padding="SAME", 
         "conv2d_backprop_input": ("filter", "out_backprop", "input"),
     }[op]
     operands = [Operand.of(role, fresh_form(shapes[role], dtype), (0, 1, 2, 3)) for role in roles]
-    return Problem(geometry, dtype.name, tuple(operands[:2]), operands[2], False, 64 * MIB, "default")
+    return Problem(geometry, dtype.name, tuple(operands[:2]), operands[2], False, 64 * MIB, "default", packed=packed)
 
 
 def machine(llc_bytes=32 * MIB, isa="generic"):
@@ -81,7 +81,10 @@ def test_pairs_of_bfloat16_take_large_tiles():
     [
         ("conv2d", (16, (6, 6), 64, 64), None),
         ("conv2d", (1, (6, 6), 64, 64), None),
-        ("conv2d", (1, (7, 7), 512, 512), None),
+        ("conv2d", (1, (7, 7), 512, 512), "unless it is packed"),
+        ("conv2d", (1, (10, 10), 512, 512), None),
+        ("conv2d", (1, (7, 7), 384, 384), None),
+        ("conv2d_backprop_input", (1, (7, 7), 512, 512), None),
         ("conv2d", (8, (2, 2), 64, 64), None),
         ("conv2d", (1, (5, 5), 64, 64), "25 pixels, too few"),
         ("conv2d", (7, (2, 2), 64, 64), "28 pixels, too few"),
@@ -98,6 +101,20 @@ def test_pairs_of_bfloat16_take_large_tiles():
 def test_where_others_are_likely_to_be_faster(op, sizes, words):
     told = winograd_choice.reluctance(problem(op, *sizes), machine())
     assert told is None if words is None else words in told
+
+
+def test_a_large_filter_over_few_pixels_is_transformed_only_if_it_is_packed(rng):
+    sizes = (1, (7, 7), 512, 512)
+    assert winograd_choice.reluctance(problem("conv2d", *sizes, packed=True), machine()) is None
+    assert winograd_choice.reluctance(problem("conv2d", *sizes), machine(llc_bytes=128 * MIB)) is None
+    x, w = rng.standard_normal((1, 7, 7, 512), np.float32), rng.standard_normal((3, 3, 512, 512), np.float32)
+    packed = convkit.pack_filter(w, op="conv2d", padding="SAME")
+    if 2 * this_machine().llc_bytes < 3 * 36 * 512 * 512 * 4:
+        assert convkit.explain("conv2d", x, w, padding="SAME").implementation == "cpu:direct_f32"
+    assert convkit.explain("conv2d", x, packed, padding="SAME").implementation == "cpu:winograd_f32"
+    found = convkit.conv2d(x, packed, padding="SAME")
+    np.testing.assert_array_equal(found, convkit.conv2d(x, packed, padding="SAME", algorithm="winograd"))
+    np.testing.assert_array_equal(found, convkit.conv2d(x, w, padding="SAME", algorithm="winograd"))
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID", "FULL", ((4, 0), (1, 3)), ((0, 2), (5, 5))], ids=str)

@@ -23,6 +23,9 @@ LEAST_CHANNELS, LEAST_CHANNELS_OF_SMALL, LEAST_CHANNELS_OF_PAIRS = 8, 24, 16
 # Of fewer pixels, transforming the filter or the sums back takes longer.  Dot products of bfloat16 pairs multiply twice
 # as much in the same time.
 LEAST_PIXELS, LEAST_PIXELS_OF_SMALL, LEAST_PIXELS_OF_PAIRS, LEAST_GRADIENT_PIXELS = 49, 32, 144, 98
+# Large filters over few pixels are rather read where they lie, in the order that `conv2d` has them in; not transposed,
+# as an input gradient needs them.
+LEAST_PIXELS_OF_FAR = 100
 # Where pixels fill too little of their tiles, too many products are of zeros.  Filter gradients by `direct` leave out
 # most products with padding, too; of what these do, tiles must save so much.
 MOST_WASTE, MOST_WASTE_OF_PAIRS = 2.6, 1.25
@@ -33,12 +36,9 @@ LEAST_GRADIENT_FLOPS = 2_000_000
 
 def tile_of(problem: Problem, machine: Machine) -> int:
     """Return the output pixels along a side of the tiles that multiply and read less."""
-    g = problem.geometry
     if direct_arithmetic(problem, machine) == "bfloat16":
         return LARGE
-    pairs_of_channels = g.groups * g.group_in * g.group_out
-    transformed = elements(LARGE) * pairs_of_channels * plan.size_of(plan.arithmetic_of(problem.dtype))
-    far = problem.op != "conv2d_backprop_filter" and 2 * transformed > machine.llc_bytes
+    far = problem.op != "conv2d_backprop_filter" and 2 * _transformed(problem) > machine.llc_bytes
     small, large = (_tiles(problem, tile) * elements(tile) for tile in (SMALL, LARGE))
     return SMALL if small <= large + (FAR_PRODUCTS if far else 0) else LARGE
 
@@ -54,6 +54,9 @@ def reluctance(problem: Problem, machine: Machine) -> str | None:
     least = LEAST_GRADIENT_PIXELS if of_filter else LEAST_PIXELS_OF_SMALL if tile == SMALL else LEAST_PIXELS
     if pixels < (LEAST_PIXELS_OF_PAIRS if pairs else least):
         return f"there are {pixels} pixels, too few to pay for transforming what all of them share"
+    far = problem.op == "conv2d" and 3 * _transformed(problem) > 2 * machine.llc_bytes
+    if far and not problem.packed and pixels < LEAST_PIXELS_OF_FAR:
+        return f"there are {pixels} pixels, too few to pay for transforming a filter of this size, unless it is packed"
     if of_filter and g.flops < LEAST_GRADIENT_FLOPS:
         return f"the call has {g.flops} multiplications and additions only, too few to be worth larger roundings"
     if in_tiles > (MOST_WASTE_OF_PAIRS if pairs else MOST_WASTE) * pixels:
@@ -62,6 +65,12 @@ def reluctance(problem: Problem, machine: Machine) -> str | None:
     if of_filter and (met := _met(g)) < LEAST_GRADIENT_GAIN * products:
         return f"its tiles take {products} products for each pair of channels, and taps meet {met} pixels in all"
     return None
+
+
+def _transformed(problem: Problem) -> int:
+    """Return the bytes that large tiles make of the filter."""
+    g = problem.geometry
+    return elements(LARGE) * g.groups * g.group_in * g.group_out * plan.size_of(plan.arithmetic_of(problem.dtype))
 
 
 def _out_size(problem: Problem) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 #include "winograd.h"
 
+#include "panels.h"
+
 #include <string.h>
 
 /* Channels in of which the taps are loaded at a time to compute a tile again with them; those of a chunk of transforming
@@ -196,14 +198,36 @@ static void multiply_packed(const pass *s, const block *b, int64_t channel0, int
             multiply(s->w, e, panel, filter_at(s, b->group, b->panel0 + panel, e) + offset, channels, channel0 > 0, p);
 }
 
-/* All products, panel by panel, each of which is transformed for this block alone. */
+/* Asks for the taps of a panel's filters, a part at a time, of as many parts as a tile has elements.  Only where channels in
+ * are neighbours: runs of channels out, a power of two apart, would push each other out of a cache before they are used. */
+static void expect_taps(const ck_winograd *w, int64_t group, int64_t panel, int64_t channel0, int64_t part)
+{
+    int64_t size = size_of(w), out0 = panel * w->product->columns, parts = w->kernel->elements;
+    const int64_t *stride = w->filter.stride;
+    if (stride[2] != size || channel0 >= w->in_channels)
+        return;
+    int64_t filters = ck_min(w->product->columns, w->out_channels - out0);
+    int64_t bytes = ck_min(w->channel_block, w->in_channels - channel0) * size;
+    const char *from = w->filter.data + group * w->filter_group + channel0 * size + out0 * stride[3];
+    for (int64_t tap = 0; tap < CK_TAPS; tap++)
+        for (int64_t k = filters * part / parts; k < filters * (part + 1) / parts; k++)
+            for (int64_t at = 0; at < bytes; at += CACHE_LINE)
+                __builtin_prefetch(from + tap / 3 * stride[0] + tap % 3 * stride[1] + k * stride[3] + at, 0, 2);
+}
+
+/* All products, panel by panel, each of which is transformed for this block alone.  Its taps may come from afar, and are
+ * asked for while the panel before is multiplied. */
 static void multiply_alone(const ck_winograd *w, const block *b, int64_t channel0, int64_t channels, const places *p,
                            ck_worker *worker)
 {
     for (int64_t panel = 0; panel < b->panels && !ck_worker_stop(worker); panel++) {
+        bool last = panel + 1 == b->panels;
+        int64_t next_panel = b->panel0 + (last ? 0 : panel + 1), next_channel = last ? channel0 + channels : channel0;
         transform_filter(w, b->group, b->panel0 + panel, channel0, channels, p->again, p->filter, p->filter_step);
-        for (int64_t e = 0; e < w->kernel->elements; e++)
+        for (int64_t e = 0; e < w->kernel->elements; e++) {
+            expect_taps(w, b->group, next_panel, next_channel, e);
             multiply(w, e, panel, p->filter + e * p->filter_step * size_of(w), channels, channel0 > 0, p);
+        }
     }
 }
 
