@@ -24,6 +24,12 @@ GEOMETRIES = {
     "one channel": ((3, 20, 37, 1), (5, 5), {"padding": "SAME"}),
     "one channel, strided": ((1, 40, 70, 1), (5, 4), {"strides": (2, 3), "padding": "SAME"}),
     "one channel, stride beyond the filter": ((2, 17, 23, 1), (1, 2), {"strides": (3, 5)}),
+    "5x5": ((2, 13, 30, 4), (5, 5), {"padding": ((1, 4), (3, 2))}),
+    "5x5, strided": ((2, 13, 31, 6), (5, 5), {"strides": (2, 2), "padding": "SAME"}),
+    "7x7": ((1, 20, 35, 5), (7, 7), {"padding": "SAME"}),
+    "7x7, strided": ((1, 21, 50, 4), (7, 7), {"strides": (2, 2), "padding": "SAME_LOWER"}),
+    "strided both ways": ((2, 15, 40, 6), (3, 3), {"strides": (2, 2), "padding": "SAME"}),
+    "more rows than a block of sums": ((1, 700, 18, 4), (3, 3), {"padding": "SAME"}),
     "strided": ((2, 9, 10, 37), (3, 3), {"strides": (2, 1), "padding": "SAME"}),
     "dilated and strided": ((2, 13, 14, 3), (3, 3), {"dilations": (3, 2), "strides": (2, 3)}),
     "padding beyond the filter": ((1, 5, 4, 2), (2, 3), {"padding": ((5, 3), (4, 7)), "strides": (2, 1)}),
@@ -42,6 +48,7 @@ MULTIPLIED = {
     "two filters": ((2, 8, 9, 5), (3, 3), 2, {"padding": "SAME"}),
     "three filters, strided": ((2, 9, 10, 37), (3, 3), 3, {"strides": (2, 1), "padding": "SAME"}),
     "four filters, dilated": ((1, 13, 14, 3), (3, 2), 4, {"dilations": (3, 2)}),
+    "two filters, strided both ways": ((2, 11, 20, 6), (3, 3), 2, {"strides": (2, 2), "padding": "SAME"}),
     "eight filters": ((1, 30, 31, 16), (5, 5), 8, {"padding": "SAME"}),
     "many filters of one channel": ((2, 12, 11, 1), (3, 3), 21, {"padding": "SAME"}),
 }
@@ -100,7 +107,7 @@ def test_pairs_of_pixels_of_strided_input_gradients(padding, rng):
         for taps in ((3, 3), (1, 3), (4, 3)):
             geometry = {"strides": (2, 2), "padding": padding, "groups": 17}
             *_, call = harness.layer(rng, (2, 7, columns, 17), (*taps, 1, 17), **geometry)
-            check(call, (NHWC,), WIDE)
+            check(call, (NHWC, NCHW), WIDE)
 
 
 def aligned(shape, dtype):
@@ -112,22 +119,24 @@ def aligned(shape, dtype):
     return result
 
 
+@pytest.mark.parametrize("layout", [NHWC, NCHW], ids=str)
 @pytest.mark.parametrize("channels", [16, 24, 32, 144])
 @pytest.mark.parametrize("strides", [1, 2])
-def test_arrays_larger_than_the_caches(strides, channels, rng, monkeypatch):
+def test_arrays_larger_than_the_caches(strides, channels, layout, rng, monkeypatch):
     """Fetched ahead, and stored past the caches where the result is aligned: on a machine that has hardly any."""
     small = replace(_calls.this_machine(), llc_bytes=2)
     monkeypatch.setattr(_calls, "this_machine", lambda: small)
     convkit.clear_caches()
     geometry = {"padding": SIDES[0], "strides": (strides, strides), "groups": channels}
-    for size in ((2, 9, 16), (1, 8, 15)):
+    for size in ((2, 9, 16), (1, 8, 15), (1, 7, 64)):
         calls = harness.layer(rng, (*size, channels), (3, 3, 1, channels), **geometry)
         for call in calls:
             expected = call.reference().astype(FLOAT32)
-            arguments, keywords = call.in_layout(NHWC, FLOAT32), {**call.geometry, **NHWC.keywords}
-            for out in (aligned(expected.shape, FLOAT32), np.full_like(expected, np.nan)):
+            arguments, keywords = call.in_layout(layout, FLOAT32), {**call.geometry, **layout.keywords}
+            shape = harness.operation(call.op)(*arguments, algorithm="depthwise", **keywords).shape
+            for out in (aligned(shape, FLOAT32), np.full(shape, np.nan, FLOAT32)):
                 harness.operation(call.op)(*arguments, algorithm="depthwise", out=out, **keywords)
-                np.testing.assert_array_equal(out, expected, err_msg=call.op)
+                np.testing.assert_array_equal(call.result_from(out, layout), expected, err_msg=call.op)
     convkit.clear_caches()
 
 

@@ -147,6 +147,15 @@ def test_depthwise(height, width, geometry, rng):
     Fused(x, w, rng.normal(0, 9, 36).astype(np.float32), side, terms, {**geometry, "groups": 36}).check()
 
 
+@pytest.mark.parametrize("filters", [2, 3, 5, 32, 40])
+@pytest.mark.parametrize(("height", "width", "geometry"), DEPTHWISE[:3], ids=str)
+def test_several_filters_of_each_channel(height, width, geometry, filters, rng):
+    for dtype, channels, zero_point in ((np.int8, 2, 0), (np.uint8, 7, 5), (np.int8, 33, -128)):
+        x, w = full_range(rng, (2, 7, 9, channels), dtype), full_range(rng, (height, width, 1, filters * channels))
+        check_layer(x, w, zero_point, {**geometry, "groups": channels})
+        check_layer(x // 2, w // 2, zero_point, {**geometry, "groups": channels})
+
+
 def test_packed_channels_in_groups(rng):
     """Groups of four channels in, and of outputs that are no multiple of four."""
     for groups, k in ((2, 4), (4, 12), (3, 24), (6, 12)):

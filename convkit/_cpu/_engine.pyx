@@ -286,7 +286,7 @@ cdef extern from "depthwise.h" nogil:
         int64_t out_at
         const int64_t *row_tap
         const int64_t *col_tap
-        flag out_in_place, pairs, head, tail, flat
+        flag out_in_place, pairs, head, tail, unpadded, flat
         int64_t packed_at
 
     ctypedef struct ck_depthwise:
@@ -309,7 +309,7 @@ cdef extern from "depthwise.h" nogil:
 cdef extern from "depthwise_gradient.h" nogil:
     ctypedef struct ck_depthwise_gradient:
         const ck_depthwise_kernel *kernel
-        flag planes
+        flag planes, unpadded
         ck_window window
         ck_pixels pixels, gradients
         ck_array out
@@ -1037,9 +1037,9 @@ cdef class Depthwise(Run):
             phase.col_tap = self.keep(s.col_tap)
             fill_array(&phase.out, s.out_strides, spec.out.dtype, not spec.out.native)
             phase.out_at, phase.out_in_place, phase.flat = s.out_at, s.out_in_place, s.flat
-            phase.pairs, phase.head, phase.tail = s.pairs, s.head, s.tail
+            phase.pairs, phase.head, phase.tail, phase.unpadded = s.pairs, s.head, s.tail, s.unpadded
             phase.packed_at = packed
-            packed += phase.window.rows * phase.window.cols * d.groups * d.multiplier * size
+            packed += phase.window.rows * (3 if s.pairs else phase.window.cols) * d.groups * d.multiplier * size
             d.grid_rows = max(d.grid_rows, phase.window.out_height)
             d.grid_cols = max(d.grid_cols, phase.window.out_width)
         d.store = ck_storer(&self.phases[0].out, self.arithmetic)
@@ -1066,7 +1066,7 @@ cdef class DepthwiseGradient(Run):
         self.arithmetic = TYPES[spec.arithmetic]
         memset(g, 0, sizeof(ck_depthwise_gradient))
         g.kernel = ck_depthwise_kernel_for(self.arithmetic, <ck_isa><int>ISA_LEVELS.index(spec.isa))
-        g.planes = spec.planes
+        g.planes, g.unpadded = spec.planes, spec.unpadded
         self.reserve(len(spec.window.row_at) + len(spec.window.col_at))
         fill_window(self, &g.window, spec.window)
         fill_array(&g.pixels.array, spec.image.strides, spec.image.dtype, not spec.image.native)

@@ -43,6 +43,7 @@ cdef extern from "int8.h" nogil:
         int64_t images, groups, in_channels, out_channels
         int64_t units, image_block, row_block, col_block, panel_block
         flag depthwise
+        int64_t multiplier
         int64_t pitch, row_pitch
         const ck_int8_run *runs
         int64_t run_count
@@ -117,6 +118,7 @@ cdef class Int8(Run):
         d.in_channels, d.out_channels = spec.in_channels, spec.out_channels
         d.image_block, d.row_block, d.col_block, d.panel_block = spec.tile
         d.pitch, d.row_pitch, d.depthwise = spec.pitch, spec.row_pitch, spec.depthwise
+        d.multiplier = spec.multiplier
         d.runs = <const ck_int8_run *>(self.numbers + self.used)
         for run in spec.runs:
             self.keep(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,13 @@ MOST_SUMS = 16384
 GRID_ROWS = 8
 # With fewer channels than this side by side, vectors run along the columns.
 FEW_CHANNELS = 4
+# Rows and columns of taps, and steps, for which kernels read planes where they lie, as `ck_depthwise_plane_fn` in
+# depthwise_kernels.h; gradients of the filter may have any number of rows.
+PLANE_TAPS = (3, 5, 7)
+PLANE_STEPS = ((1, 1), (2, 2))
+# Those kernels go down a plane one vector of columns after the other. Large filters over longer rows are faster laid
+# down first and summed row by row: 1.2 times with 7x7 taps and 256 to 1024 columns (Zen 4).
+FAR_TAPS, FAR_COLUMNS = 7, 128
 # As NEAR_PIXELS in depthwise_gradient.c.
 NEAR_PIXELS = 192
 # No more slices than have partial sums in so many bytes; a constant, since the order of sums must not follow the limit.
@@ -56,7 +64,8 @@ class DepthwisePhase:
     row_tap: tuple[int, ...]
     col_tap: tuple[int, ...]
     out_in_place: bool
-    flat: bool
+    unpadded: bool
+    flat: bool = False
     pairs: bool = False
     head: bool = False
     tail: bool = False
@@ -93,6 +102,7 @@ class DepthwiseGradientSpec:
     arithmetic: str
     isa: str
     planes: bool
+    unpadded: bool
     window: Window
     image: Operand
     image_plain: bool
@@ -145,6 +155,18 @@ def _is_plain(operand: Operand, strides: tuple[int, ...], arithmetic: str, plane
     return computes_as_is(seen, arithmetic) and strides[2 if planes else 3] == operand.itemsize
 
 
+def _side_by_side(at: tuple[int, ...]) -> bool:
+    """Tell whether taps lie at neighbouring pixels."""
+    return all(b - a == 1 for a, b in itertools.pairwise(at))
+
+
+def _has_plane(window: Window) -> bool:
+    """Tell whether there are kernels for sums of filter gradients that read planes where they lie."""
+    beside = _side_by_side(window.row_at) and _side_by_side(window.col_at)
+    far = len(window.col_at) >= FAR_TAPS and window.size[1] > FAR_COLUMNS
+    return beside and len(window.col_at) in PLANE_TAPS and window.steps in PLANE_STEPS and not far
+
+
 def _bytes(*operands: Operand) -> int:
     """Return what arrays take in memory."""
     return sum(math.prod(operand.shape) * operand.itemsize for operand in operands)
@@ -184,10 +206,8 @@ def _spec(
 ) -> DepthwiseSpec:
     arithmetic = plan.arithmetic_of(filter.dtype)
     kernel, size = KERNELS.best(arithmetic, machine.isa), plan.size_of(arithmetic)
-    window = max((phase.window for phase in phases), key=lambda w: w.taps * w.grid)
-    planes = _along_columns(image, window.out_size[1])
+    planes = _along_columns(image, max(phase.window.out_size[1] for phase in phases))
     in_place = not planes and _is_plain(filter, filter.strides, arithmetic, False)
-    packed = 0 if in_place else sum(phase.window.taps for phase in phases) * g.out_channels * size
     plain_image = _is_plain(image, image.strides, arithmetic, planes)
     own = tuple(
         DepthwisePhase(
@@ -197,11 +217,19 @@ def _spec(
             row_tap=phase.row_tap,
             col_tap=phase.col_tap,
             out_in_place=_is_plain(out, phase.out_strides, arithmetic, planes),
-            flat=False,
+            unpadded=False,
         )
         for phase in phases
     )
     walks = plain_image and not planes and g.group_out == 1 and all(phase.out_in_place for phase in own)
+    if gathers and walks and in_place:
+        own = _in_pairs(own)
+    if planes and plain_image:
+        own = _unpadded(own, out, arithmetic)
+    unpadded = all(phase.unpadded for phase in own)
+    in_place = in_place or (unpadded and computes_as_is(filter, arithmetic))
+    packed = 0 if in_place else sum(phase.window.taps for phase in phases) * g.out_channels * size
+    window = max((phase.window for phase in own), key=lambda w: w.taps * w.grid)
     draft = DepthwiseSpec(
         arithmetic=arithmetic,
         isa=kernel.isa,
@@ -211,12 +239,12 @@ def _spec(
         image_plain=plain_image,
         filter=filter,
         filter_in_place=in_place,
-        streams=walks and _bytes(image, out) > machine.llc_bytes // CACHE_PARTS,
+        streams=(walks or unpadded) and _bytes(image, out) > machine.llc_bytes // CACHE_PARTS,
         out=out,
         images=g.batch,
         groups=g.groups,
         multiplier=g.group_out,
-        phases=_in_pairs(own) if gathers and walks and in_place else own,
+        phases=own,
         tile=(1, 1, 1),
         scratch=(0, 0),
         shared_bytes=packed,
@@ -255,6 +283,27 @@ def _in_pairs(phases: tuple[DepthwisePhase, ...]) -> tuple[DepthwisePhase, ...]:
     return tuple(merged)
 
 
+def _unpadded(phases: tuple[DepthwisePhase, ...], out: Operand, arithmetic: str) -> tuple[DepthwisePhase, ...]:
+    """Return the phases with planes left where they lie, in those or all of the pairs that there are kernels for."""
+    pairs = _in_pairs(phases)
+    if pairs is not phases:
+        beside = all(_side_by_side(pair.window.row_at) for pair in pairs)
+        dense = all(_is_plain(out, _of_a_pixel(pair), arithmetic, True) for pair in pairs)
+        return tuple(replace(pair, unpadded=True) for pair in pairs) if beside and dense else phases
+
+    def is_served(phase: DepthwisePhase) -> bool:
+        square = len(phase.window.row_at) == len(phase.window.col_at)
+        return phase.out_in_place and square and _has_plane(phase.window)
+
+    return tuple(replace(phase, unpadded=is_served(phase)) for phase in phases)
+
+
+def _of_a_pixel(pair: DepthwisePhase) -> tuple[int, ...]:
+    """Return the strides of a result whose pixels come in pairs."""
+    n, h, w, c = pair.out_strides
+    return n, h, w // 2, c
+
+
 def _as_pair(one: DepthwisePhase, two: DepthwisePhase) -> DepthwisePhase | None:
     """Return pixels that meet one tap column and the next ones, if they meet two, as one phase, or else None."""
     a, b = one.window, two.window
@@ -286,7 +335,7 @@ def _flatten(phase: DepthwisePhase, planes: bool, tile: Tile, lanes: int) -> Dep
     rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
     run = (rows - 1) * _pitch(phase.window, columns) + columns
     fewer = -(-run // lanes) < rows * -(-columns // lanes)
-    return replace(phase, flat=planes and phase.window.steps == (1, 1) and fewer)
+    return replace(phase, flat=planes and not phase.unpadded and phase.window.steps == (1, 1) and fewer)
 
 
 def _scratch(spec: DepthwiseSpec, tile: Tile) -> tuple[int, int]:
@@ -296,6 +345,8 @@ def _scratch(spec: DepthwiseSpec, tile: Tile) -> tuple[int, int]:
     stages = spec.planes or not spec.image_plain or (spec.multiplier > 1 and not spec.gathers)
     results = tile[2] if spec.planes and spec.gathers else filters
     for phase in spec.phases:
+        if phase.unpadded:
+            continue
         rows, columns = min(tile[0], phase.window.out_size[0]), min(tile[1], phase.window.out_size[1])
         if stages:
             pixels = tile[2] if spec.planes and not spec.gathers else filters
@@ -384,6 +435,8 @@ def filter_gradient_spec(
     image, gradient, out = map(settle_strides, (image, gradient, out))
     kernel, size, window = KERNELS.best(arithmetic, machine.isa), plan.size_of(arithmetic), plan.forward_window(g)
     lanes, planes = kernel.lanes, _along_columns(image, window.out_size[1])
+    gradient_plain = _is_plain(gradient, gradient.strides, arithmetic, planes)
+    image_plain = _is_plain(image, image.strides, arithmetic, planes)
     elements, times = machine.l2_bytes // CACHE_PARTS // size, g.group_out
     most_columns = SUM_BLOCK * (lanes if planes else 1)
     most_groups = max(1, (g.out_channels if planes else MOST_SUMS // window.taps) // times)
@@ -408,17 +461,17 @@ def filter_gradient_spec(
     while blocks() < wanted and block[0] > 1:
         block = _half(block[0]), block[1], block[2]
     block = block[0], block[1], block[2] * times
-    sums = window.taps * (block[2] * lanes if planes else _multiple(block[2], lanes))
+    unpadded = planes and image_plain and gradient_plain and _has_plane(window)
+    side_by_side = 1 if unpadded else lanes
+    sums = window.taps * (block[2] * side_by_side if planes else _multiple(block[2], lanes))
     slices = max(1, min(wanted, blocks(), MOST_PARTIAL_BYTES // (tiles * sums * size)))
     slice_blocks = -(-blocks() // slices)
     slices = -(-blocks() // slice_blocks)
-    gradient_plain = _is_plain(gradient, gradient.strides, arithmetic, planes)
-    image_plain = _is_plain(image, image.strides, arithmetic, planes)
     staged = block[2] // times if planes else block[2]
     in_place = image_plain and gradient_plain and not planes and times == 1
     scratch = (
         0
-        if image_plain and not planes and times == 1
+        if unpadded or (image_plain and not planes and times == 1)
         else plan.aligned(_reach(window, block[0], block[1]) * staged * size),
         0 if gradient_plain else plan.aligned(block[0] * block[1] * block[2] * size),
     )
@@ -429,6 +482,7 @@ def filter_gradient_spec(
         arithmetic=arithmetic,
         isa=kernel.isa,
         planes=planes,
+        unpadded=unpadded,
         window=window,
         image=image,
         image_plain=image_plain,
@@ -436,7 +490,7 @@ def filter_gradient_spec(
         gradient_plain=gradient_plain,
         out=out,
         accumulate=accumulate,
-        streams=in_place and _bytes(image, gradient) > machine.llc_bytes // CACHE_PARTS,
+        streams=(in_place or unpadded) and _bytes(image, gradient) > machine.llc_bytes // CACHE_PARTS,
         images=g.batch,
         channels=g.out_channels,
         multiplier=times,

@@ -40,10 +40,15 @@ FORM_SIZES = (1, 2)
 PIECE_BYTES = 8192
 # As the size of `factors` in int8.c.
 FACTOR_BYTES = 3 * 4 * 32
-# As CK_DEPTHWISE_ROWS in int8_kernels.h; and the columns of a depthwise tile, so that the units of as many rows as a
-# filter has stay in the first-level cache.
+# As CK_DEPTHWISE_ROWS in int8_kernels.h; and the columns of a depthwise tile, so that its units stay in the first-level
+# cache.
 DEPTHWISE_ROWS = 6
 DEPTHWISE_COLUMNS = 64
+# Filters of a channel beyond which units are better shared by all of them: with 8 both ways are equally fast, with 4
+# this one is 3.6 times as fast, with 16 half as fast (AMD EPYC 9004).
+MOST_FILTERS = 7
+# Rows of results of a depthwise tile below which it is not cut: neighbours lay the rows between them down twice.
+LEAST_DEPTHWISE_ROWS = 8
 # How much longer a depthwise convolution takes over an operation.
 DEPTHWISE_COST = 5.0
 # The most that a register tile reads beyond the last pixel.
@@ -106,6 +111,7 @@ class Int8Spec:
     pitch: int
     row_pitch: int
     depthwise: bool
+    multiplier: int
     runs: tuple[tuple[int, int, int], ...]
     forms: tuple[Form, ...]
     sums_at: int
@@ -123,8 +129,8 @@ def int8_spec(
     s_a, s_b, *rest = strides
     block, lane = rest if len(rest) == 2 else (4 * rest[0], rest[0])
     taps = g.filter_size[0] * g.filter_size[1]
-    # Each output channel is a group of its own; the engine takes them all as the columns of panels.
-    depthwise = g.groups > 1 and g.group_in == g.group_out == 1
+    # Each channel is a group of its own; the engine takes all output channels as the columns of panels.
+    depthwise = g.groups > 1 and g.group_in == 1 and g.group_out <= MOST_FILTERS
     pitch = g.group_in + (PITCH if taps == 1 and g.group_in % CONFLICT_ELEMENTS == 0 else 0)
     draft = Int8Spec(
         isa=register.isa,
@@ -142,9 +148,10 @@ def int8_spec(
         in_channels=g.group_in,
         out_channels=g.out_channels if depthwise else g.group_out,
         tile=(1, 1, 1, 1),
-        pitch=UNIT_BYTES * register.columns if depthwise else pitch,
+        pitch=pitch,
         row_pitch=0,
         depthwise=depthwise,
+        multiplier=g.group_out if depthwise else 1,
         runs=(),
         forms=(),
         sums_at=0,
@@ -206,8 +213,8 @@ def _fit(draft: Int8Spec, register: Int8Tile, limit: int, machine: Machine) -> I
             tile = (1, 1, 1, -(-panel_block // 2))
         else:
             raise WorkspaceError(plan.too_small(packed + sum(scratch), limit))
-    wide = _units(draft.window, tile[2], register)[0] if draft.depthwise else _reach(draft.window, *tile[1:3])[1]
-    row_pitch = wide * draft.pitch
+    wide = _reach(draft.window, *tile[1:3])[1]
+    row_pitch = wide if draft.depthwise else wide * draft.pitch
     return replace(draft, tile=tile, row_pitch=row_pitch, scratch=scratch, shared_bytes=packed)
 
 
@@ -215,9 +222,7 @@ def _runs(spec: Int8Spec) -> tuple[tuple[int, int, int], ...]:
     """Return (tap row, tap column, terms) of what lies in one line: a row of neighbouring taps, or a tap."""
     cols = spec.window.col_at
     if spec.depthwise:
-        starts = range(0, len(cols), UNIT_BYTES)
-        rows = range(len(spec.window.row_at))
-        return tuple((row, col, min(UNIT_BYTES, len(cols) - col)) for row in rows for col in starts)
+        return ()
     neighbours = spec.pitch == spec.in_channels and all(b - a == 1 for a, b in itertools.pairwise(cols))
     taps = 1 if neighbours else len(cols)
     terms = spec.in_channels * len(cols) // taps
@@ -230,6 +235,9 @@ def _place_packed(spec: Int8Spec, register: Int8Tile, panels: int) -> tuple[Int8
     units = spec.groups * panels
     for size in FORM_SIZES if register.pairs_saturate else FORM_SIZES[:1]:
         steps = sum(-(-terms * size // UNIT_BYTES) for _, _, terms in spec.runs)
+        if spec.depthwise:
+            rows, unit_rows = _unit_rows(spec.window, size)
+            steps = rows * unit_rows * len(spec.window.col_at)
         forms.append(Form(steps, plan.cut(steps, PANEL_BYTES // (register.columns * UNIT_BYTES)), at))
         at += plan.aligned(units * steps * register.columns * UNIT_BYTES)
     sums_at, peaks_at = at, at + plan.aligned(units * len(spec.window.row_at) * register.columns * 4)
@@ -253,20 +261,18 @@ def _staged(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile)
     """Return the bytes of a tile's pixels where they are laid down."""
     images, rows, columns, _ = tile
     high, wide = _reach(spec.window, rows, columns)
-    beyond = SLACK
     if spec.depthwise:
-        wide, reach = _units(spec.window, columns, register)
-        beyond = reach * register.columns
-    return plan.aligned(images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1) + beyond)
+        sizes = FORM_SIZES if register.pairs_saturate else FORM_SIZES[:1]
+        unit_rows = max(_unit_rows(spec.window, size)[1] for size in sizes)
+        return plan.aligned((unit_rows + 1) * wide * register.columns * UNIT_BYTES)
+    return plan.aligned(images * high * wide * spec.pitch * (2 if register.pairs_saturate else 1) + SLACK)
 
 
-def _units(window: Window, columns: int, register: Int8Tile) -> tuple[int, int]:
-    """Return how many units of a depthwise row are laid down, and the image's columns that they reach, as in int8.c."""
-    cols = window.col_at
-    distance = cols[1] - cols[0] if len(cols) > 1 else 1
-    one = len(cols) <= UNIT_BYTES // FORM_SIZES[register.pairs_saturate]
-    units, step = (columns, window.steps[1]) if one else (_reach(window, 1, columns)[1], 1)
-    return units, (units - 1) * step + (min(UNIT_BYTES, len(cols)) - 1) * distance + 1
+def _unit_rows(window: Window, size: int) -> tuple[int, int]:
+    """Return the rows of results that share units, and the rows of units that they meet, as `ck_int8_columns_of`."""
+    rows = window.row_at
+    together = 2 if len(rows) > 1 and rows[1] - rows[0] == window.steps[0] else 1
+    return together, -(-(len(rows) + together - 1) * size // UNIT_BYTES)
 
 
 def _rows(spec: Int8Spec, register: Int8Tile) -> tuple[int, int]:
@@ -284,10 +290,9 @@ def _reads_in_place(spec: Int8Spec, register: Int8Tile) -> bool:
 def _scratch(spec: Int8Spec, tile: tuple[int, int, int, int], register: Int8Tile) -> tuple[int, int, int, int, int]:
     """Return the bytes of a tile's pixels and sums, of side inputs and results of a piece, and of factors."""
     images, rows, columns, panel_block = tile
-    line = rows * columns if spec.depthwise else columns
-    piece = min(line, max(_piece(r, register.columns) for r in _rows(spec, register) if r)) * register.columns
+    piece = min(columns, max(_piece(r, register.columns) for r in _rows(spec, register) if r)) * register.columns
     kept = piece
-    if any(form.steps > form.block_steps for form in spec.forms):
+    if not spec.depthwise and any(form.steps > form.block_steps for form in spec.forms):
         kept = images * rows * columns * register.columns
 
     def dense(channels: Channels | None) -> int:
@@ -309,13 +314,13 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
     w, cache = spec.window, machine.l2_bytes // CACHE_PARTS
     rows, columns = w.out_size
 
+    if spec.depthwise:
+        return _depthwise_tile(spec, panels)
+
     def taken(images: int, high: int, wide: int) -> int:
         tile = (images, high, wide, 1)
-        read = images * w.size[0] * w.size[1] * spec.out_channels if spec.depthwise else 0
-        return _staged(spec, tile, register) + sum(_scratch(spec, tile, register)[1:]) + read
+        return _staged(spec, tile, register) + sum(_scratch(spec, tile, register)[1:])
 
-    if spec.depthwise:
-        columns = min(columns, DEPTHWISE_COLUMNS)
     while taken(1, rows, columns) > cache and rows > 1:
         rows = -(-rows // 2)
     while taken(1, rows, columns) > cache and columns > 4 * max(register.rows):
@@ -324,7 +329,7 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
     images = 1
     if (rows, columns) == w.out_size:
         images = max(1, min(spec.images, cache // taken(1, rows, columns)))
-    per_pixel = 2.0 * w.taps * spec.in_channels * register.columns * (DEPTHWISE_COST if spec.depthwise else 1)
+    per_pixel = 2.0 * w.taps * spec.in_channels * register.columns
     panel_block = panels
 
     def tiles() -> int:
@@ -345,9 +350,21 @@ def _tile(spec: Int8Spec, panels: int, register: Int8Tile, machine: Machine) -> 
     return images, rows, columns, panel_block
 
 
+def _depthwise_tile(spec: Int8Spec, panels: int) -> tuple[int, int, int, int]:
+    """Return a tile of all channels, so that memory is walked through in order, by how many tiles there are."""
+    rows, columns = spec.window.out_size
+    columns = plan.cut(columns, DEPTHWISE_COLUMNS)
+    per_row = 2.0 * spec.window.taps * columns * spec.out_channels * DEPTHWISE_COST
+    while rows > LEAST_DEPTHWISE_ROWS and rows * per_row > LEAST_TILE_OPERATIONS:
+        if spec.images * -(-spec.window.out_size[0] // rows) * -(-spec.window.out_size[1] // columns) >= TILES:
+            break
+        rows = 2 * -(-rows // 4)
+    return 1, rows, columns, panels
+
+
 def _least_panels(spec: Int8Spec, rows: int, columns: int, register: Int8Tile) -> int:
     """Return how many panels are worth laying pixels down for."""
-    if spec.depthwise or _reads_in_place(spec, register):
+    if _reads_in_place(spec, register):
         return 1
     high, wide = _reach(spec.window, rows, columns)
     staged = high * wide * STAGE_CYCLES[not spec.image.in_place]

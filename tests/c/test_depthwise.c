@@ -4,6 +4,7 @@
 #include "convert.h"
 #include "depthwise_kernels.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,6 +212,146 @@ static void try_sums(const ck_depthwise_kernel *k, int64_t positions, int64_t la
     free(x), free(dy), free(sums), free(expected);
 }
 
+/* A plane, of which a window may reach beyond every side, and the memory that it takes. */
+typedef struct {
+    ck_depthwise_plane plane;
+    void *x_memory, *w_memory, *out_memory, *expected_memory, *expected;
+    int64_t outs;
+} plane_case;
+
+/* The pixel at (r, c), or zero. */
+static double pixel(const ck_depthwise_kernel *k, const ck_depthwise_plane *p, int64_t r, int64_t c)
+{
+    bool inside = r >= 0 && r < p->height && c >= 0 && c < p->width;
+    return inside ? get(k, p->x, r * p->x_row + c) : 0;
+}
+
+/* Rows of x in either order, and a filter that lies anyhow; `pixels` of out to a column, of which
+ * the first `head` and the last `tail` are not there. */
+static plane_case plane_of(const ck_depthwise_kernel *k, int64_t tap_rows, int64_t tap_cols, int64_t step, int64_t cols,
+                           int64_t pixels, bool head, bool tail)
+{
+    int64_t height = between(1, 12), width = between(1, 2 * cols + 4), w_row = between(-9, 9), w_tap = between(-9, 9);
+    int64_t rows = between(1, 9), wide = cols * pixels, x_row = (between(0, 1) ? 1 : -1) * (width + between(0, 3));
+    int64_t out_row = wide + between(0, 3) * between(0, 1), skipped = head;
+    plane_case c = {.plane = {.rows = rows, .cols = cols, .step = step, .tap_rows = tap_rows, .tap_cols = tap_cols,
+                              .row = between(-4, 4), .col = between(-4, 4), .height = height, .width = width,
+                              .x_row = x_row, .w_row = w_row, .w_tap = w_tap, .out_row = out_row,
+                              .next = between(0, 9), .add = between(0, 1), .streams = between(0, 1)},
+                    .outs = (rows - 1) * out_row + wide - head - tail};
+    void *zero;
+    c.x_memory = numbers_between(k, reach(height, x_row, -1), reach(height, x_row, 1) + width - 1, &zero);
+    c.plane.x = zero;
+    c.w_memory = numbers_between(k, reach(tap_rows, w_row, -1) + reach(tap_cols, w_tap, -1),
+                                 reach(tap_rows, w_row, 1) + reach(tap_cols, w_tap, 1), &zero);
+    c.plane.w = zero;
+    c.out_memory = numbers_aligned(k, ck_max(1, c.outs));
+    c.expected_memory = copy_of(k, c.out_memory, ck_max(1, c.outs));
+    c.plane.out = (char *)c.out_memory - skipped * ck_size(k->arithmetic);
+    c.expected = (char *)c.expected_memory - skipped * ck_size(k->arithmetic);
+    return c;
+}
+
+static void end_plane(const ck_depthwise_kernel *k, plane_case *c)
+{
+    CHECK(same(k, c->out_memory, c->expected_memory, c->outs));
+    free(c->x_memory), free(c->w_memory), free(c->out_memory), free(c->expected_memory);
+}
+
+static void try_plane(const ck_depthwise_kernel *k, int64_t taps, int64_t step, int64_t cols)
+{
+    plane_case c = plane_of(k, taps, taps, step, cols, 1, false, false);
+    const ck_depthwise_plane *p = &c.plane;
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            double sum = p->add ? get(k, p->out, i * p->out_row + j) : 0;
+            for (int64_t a = 0; a < taps; a++)
+                for (int64_t b = 0; b < taps; b++)
+                    sum += pixel(k, p, p->row + i * step + a, p->col + j * step + b) *
+                           get(k, p->w, a * p->w_row + b * p->w_tap);
+            set(k, c.expected, i * p->out_row + j, sum);
+        }
+    CHECK(k->by_plane(p));
+    end_plane(k, &c);
+}
+
+static void try_plane_pairs(const ck_depthwise_kernel *k, int64_t tap_rows, int64_t pairs)
+{
+    bool head = between(0, 1), tail = between(0, 1);
+    plane_case c = plane_of(k, tap_rows, 3, 1, pairs, 2, head, tail);
+    const ck_depthwise_plane *p = &c.plane;
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t j = 0; j < pairs; j++) {
+            double sums[2] = {0, 0};
+            for (int64_t a = 0; a < tap_rows; a++) {
+                int64_t row = p->row + i + a, w = a * p->w_row;
+                double here = pixel(k, p, row, p->col + j), next = pixel(k, p, row, p->col + j + 1);
+                sums[0] += here * get(k, p->w, w + p->w_tap);
+                sums[1] += here * get(k, p->w, w + 2 * p->w_tap) + next * get(k, p->w, w);
+            }
+            for (int64_t o = head && j == 0; o < 2 - (tail && j == pairs - 1); o++) {
+                int64_t to = i * p->out_row + 2 * j + o;
+                set(k, c.expected, to, sums[o] + (p->add ? get(k, p->out, to) : 0));
+            }
+        }
+    CHECK(k->plane_pairs(p, head, tail));
+    end_plane(k, &c);
+}
+
+static void try_plane_sums(const ck_depthwise_kernel *k, int64_t tap_cols, int64_t step, int64_t cols)
+{
+    int64_t tap_rows = between(1, 8);
+    plane_case c = plane_of(k, tap_rows, tap_cols, step, cols, 1, false, false);
+    const ck_depthwise_plane *p = &c.plane;
+    int64_t dy_row = cols + between(0, 3), count = tap_rows * tap_cols;
+    void *dy = numbers(k, (p->rows - 1) * dy_row + cols), *sums = numbers(k, count), *wanted = copy_of(k, sums, count);
+    for (int64_t t = 0; t < count; t++) {
+        double sum = get(k, sums, t);
+        for (int64_t i = 0; i < p->rows; i++)
+            for (int64_t j = 0; j < cols; j++)
+                sum += pixel(k, p, p->row + i * step + t / tap_cols, p->col + j * step + t % tap_cols) *
+                       get(k, dy, i * dy_row + j);
+        set(k, wanted, t, sum);
+    }
+    const ck_depthwise_plane_sums s = {*p, dy, dy_row, between(0, 9), sums};
+    CHECK(k->plane_sums(&s));
+    CHECK(same(k, sums, wanted, count));
+    free(dy), free(sums), free(wanted);
+    end_plane(k, &c);
+}
+
+/* A number that is not finite reaches the sums of its own windows alone. */
+static void try_bad_pixel(const ck_depthwise_kernel *k, int64_t step, int64_t cols)
+{
+    plane_case c = plane_of(k, 3, 3, step, cols, 1, false, false);
+    const ck_depthwise_plane *p = &c.plane;
+    int64_t r = between(0, p->height - 1), column = between(0, p->width - 1), dy_row = cols;
+    set(k, (void *)p->x, r * p->x_row + column, NAN);
+    void *dy = numbers(k, p->rows * dy_row), *sums = numbers(k, 9);
+    const ck_depthwise_plane_sums s = {*p, dy, dy_row, 0, sums};
+    CHECK(k->plane_sums(&s));
+    for (int64_t t = 0; t < 9; t++) {
+        int64_t i = r - p->row - t / 3, j = column - p->col - t % 3;
+        bool met = i >= 0 && i % step == 0 && i / step < p->rows && j >= 0 && j % step == 0 && j / step < cols;
+        CHECK(met == isnan(get(k, sums, t)));
+    }
+    free(dy), free(sums);
+    end_plane(k, &c);
+}
+
+static void a_size_without_kernels(const ck_depthwise_kernel *k)
+{
+    const ck_depthwise_plane bad[] = {{.rows = 1, .cols = 1, .step = 1, .tap_rows = 2, .tap_cols = 2},
+                                      {.rows = 1, .cols = 1, .step = 1, .tap_rows = 9, .tap_cols = 9},
+                                      {.rows = 1, .cols = 1, .step = 3, .tap_rows = 3, .tap_cols = 3}};
+    for (int i = 0; i < 3; i++) {
+        const ck_depthwise_plane_sums s = {.plane = bad[i]};
+        CHECK(!k->by_plane(&bad[i]) && !k->plane_sums(&s) && !k->plane_pairs(&bad[i], false, false));
+    }
+    const ck_depthwise_plane oblong = {.rows = 1, .cols = 1, .step = 1, .tap_rows = 1, .tap_cols = 3};
+    CHECK(!k->by_plane(&oblong));
+}
+
 /* In place, as the engine does: `repeat` from the end of its result, `fold` from its beginning. */
 static void try_times(const ck_depthwise_kernel *k, int64_t count, int64_t times)
 {
@@ -300,6 +441,25 @@ static void each_position_and_lane_of_sums(void)
                 try_sums(ck_depthwise_kernels[i], positions, lanes);
 }
 
+static void each_width_of_a_plane(void)
+{
+    for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++) {
+        const ck_depthwise_kernel *k = ck_depthwise_kernels[i];
+        a_size_without_kernels(k);
+        for (int64_t cols = 1; cols <= 70; cols++)
+            for (int64_t step = 1; step <= 2; step++) {
+                for (int64_t taps = 3; taps <= 7; taps += 2) {
+                    try_plane(k, taps, step, cols);
+                    try_plane_sums(k, taps, step, cols);
+                }
+                try_bad_pixel(k, step, cols);
+            }
+        for (int64_t pairs = 1; pairs <= 40; pairs++)
+            for (int64_t tap_rows = 1; tap_rows <= 3; tap_rows++)
+                try_plane_pairs(k, tap_rows, pairs);
+    }
+}
+
 static void each_multiplier(void)
 {
     for (int i = 0; ck_depthwise_kernels[i] && ck_isa_runs(ck_depthwise_kernels[i]->isa); i++)
@@ -329,6 +489,7 @@ int main(void)
     RUN(each_pair_and_lane);
     RUN(each_position_and_lane_of_planes);
     RUN(each_position_and_lane_of_sums);
+    RUN(each_width_of_a_plane);
     RUN(each_multiplier);
     RUN(each_tap_and_lane_of_a_gradient);
     RUN(each_length_of_a_copy);

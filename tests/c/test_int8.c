@@ -96,31 +96,27 @@ static void cut_into_tiles(problem *p, generator *r)
     d->image_block = whole ? between(r, 1, d->images) : 1;
     d->panel_block = between(r, 1, panels);
     d->pitch = d->in_channels + (one_in(r, 3) ? between(r, 1, 9) : 0);
-    if (d->depthwise)
-        d->pitch = CK_UNIT_BYTES * k->columns;
     bool neighbours = d->pitch == d->in_channels;
     for (int64_t b = 1; b < w->cols; b++)
         neighbours = neighbours && w->col_at[b] - w->col_at[b - 1] == 1;
-    const int64_t taps = d->depthwise ? ck_ceil_div(w->cols, CK_UNIT_BYTES) : neighbours ? 1 : w->cols;
+    const int64_t taps = neighbours ? 1 : w->cols;
     d->runs = p->runs;
-    d->run_count = w->rows * taps;
+    d->run_count = d->depthwise ? 0 : w->rows * taps;
     for (int64_t i = 0; i < d->run_count; i++)
-        if (d->depthwise)
-            p->runs[i] = (ck_int8_run){i / taps, i % taps * CK_UNIT_BYTES,
-                                       ck_min(CK_UNIT_BYTES, w->cols - i % taps * CK_UNIT_BYTES)};
-        else
-            p->runs[i] = (ck_int8_run){i / taps, i % taps, d->in_channels * w->cols / taps};
+        p->runs[i] = (ck_int8_run){i / taps, i % taps, d->in_channels * w->cols / taps};
     const int64_t high = (d->row_block - 1) * w->row_step + w->row_at[w->rows - 1] - w->row_at[0] + 1;
     const int64_t wide = (d->col_block - 1) * w->col_step + w->col_at[w->cols - 1] - w->col_at[0] + 1;
-    const bool one = d->depthwise && w->cols <= (k->pairs_saturate ? 2 : 4);
-    const int64_t step = w->cols > 1 ? w->col_at[1] - w->col_at[0] : 1, laid = one ? d->col_block : wide;
-    const int64_t reach = (laid - 1) * (one ? w->col_step : 1) + (ck_min(CK_UNIT_BYTES, w->cols) - 1) * step + 1;
-    d->row_pitch = laid * d->pitch;
-    int64_t packed = 0;
+    d->row_pitch = d->depthwise ? wide : wide * d->pitch;
+    int64_t packed = 0, unit_bytes = 0;
     for (int form = CK_BYTES; form < (k->pairs_saturate ? CK_FORMS : CK_WORDS); form++) {
         ck_int8_form *f = &d->form[form];
         for (int64_t i = 0; i < d->run_count; i++)
             f->steps += ck_ceil_div(p->runs[i].count, ck_form_unit((ck_form)form));
+        if (d->depthwise) {
+            const ck_int8_columns c = ck_int8_columns_of(d, (ck_form)form);
+            f->steps = c.rows * c.steps;
+            unit_bytes = ck_max(unit_bytes, ck_int8_unit_bytes(d, (ck_form)form, wide));
+        }
         f->block_steps = one_in(r, 2) ? f->steps : between(r, 1, f->steps);
         f->packed_at = packed;
         packed += units * f->steps * k->columns * CK_UNIT_BYTES;
@@ -132,8 +128,9 @@ static void cut_into_tiles(problem *p, generator *r)
     d->peaks_at = packed + units * w->rows * k->columns * 4;
     d->packed = malloc((size_t)(d->peaks_at + units * 4));
     const int64_t pixels = d->image_block * d->row_block * d->col_block * k->columns;
-    const int64_t beyond = d->depthwise ? reach * k->columns : CK_UNIT_BYTES;
-    d->stage_bytes = ck_ceil_div(d->image_block * high * d->row_pitch * 2 + beyond, 64) * 64;
+    const int64_t staged = d->depthwise ? unit_bytes + ck_int8_row_bytes(d, wide)
+                                        : d->image_block * high * d->row_pitch * 2 + CK_UNIT_BYTES;
+    d->stage_bytes = ck_ceil_div(staged, 64) * 64;
     d->sums_bytes = d->side_bytes = d->out_bytes = pixels * 4;
     d->factor_bytes = d->panel_block * 12 * CK_INT8_MOST_COLUMNS;
     d->units = ck_int8_units(d);
@@ -158,6 +155,8 @@ static void set_up(problem *p, generator *r, const ck_int8_kernel *kernel)
     d->depthwise = one_in(r, 4);
     if (d->depthwise) {
         d->groups = d->in_channels = 1;
+        d->multiplier = one_in(r, 2) ? 1 : between(r, 2, 5);
+        d->out_channels = ck_ceil_div(d->out_channels, d->multiplier) * d->multiplier;
     } else if (one_in(r, 3)) { /* pixels that may be read where they lie */
         w->height = w->out_height, w->width = w->out_width;
         w->rows = w->cols = w->row_step = w->col_step = 1;
@@ -165,7 +164,7 @@ static void set_up(problem *p, generator *r, const ck_int8_kernel *kernel)
         d->in_channels = 4 * between(r, 1, 9);
     }
     p->channels[1] = d->groups * d->out_channels;
-    p->channels[0] = d->depthwise ? d->out_channels : d->groups * d->in_channels;
+    p->channels[0] = d->depthwise ? d->out_channels / d->multiplier : d->groups * d->in_channels;
     lay_out(r, &d->image, one_in(r, 2) ? CK_I8 : CK_U8, d->images, w->height, w->width, p->channels[0], &p->memory[0],
             &p->bytes[0]);
     const bool large = one_in(r, 2), equal = one_in(r, 8);
@@ -241,7 +240,7 @@ static int32_t sum_at(const ck_int8 *d, int64_t n, int64_t y, int64_t x, int64_t
             if (row < 0 || row >= w->height || col < 0 || col >= w->width)
                 continue;
             for (int64_t c = 0; c < d->in_channels; c++) {
-                const char *pixel = element(&d->image, n, row, col, d->depthwise ? k : group * d->in_channels + c);
+                const char *pixel = element(&d->image, n, row, col, d->depthwise ? k / d->multiplier : group * d->in_channels + c);
                 const int64_t value = d->image.type == CK_I8 ? (int8_t)*pixel : (uint8_t)*pixel;
                 const int8_t weight = (int8_t)d->filter[a * d->filter_stride[0] + b * d->filter_stride[1] +
                                                         c * d->filter_lane + (group * d->out_channels + k) * d->filter_out];

@@ -134,6 +134,9 @@ static int64_t units_of(const ck_depthwise *d)
            ck_ceil_div(d->groups, d->group_block);
 }
 
+/* Columns of the filter that a phase meets. */
+static int64_t filter_cols(const ck_depthwise_phase *phase) { return phase->pairs ? 3 : phase->window.cols; }
+
 /* One phase's taps of the filter. */
 static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
@@ -141,12 +144,13 @@ static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
     const ck_depthwise *d = ctx;
     const ck_depthwise_phase *phase = &d->phases[unit];
     const int64_t *stride = d->filter.stride;
-    int64_t size = ck_size(d->kernel->arithmetic), cols = phase->window.cols, taps = phase->window.rows * cols;
+    int64_t size = ck_size(d->kernel->arithmetic), cols = filter_cols(phase), taps = phase->window.rows * cols;
     int64_t filters = d->groups * d->multiplier;
-    for (int64_t tap = 0; tap < taps; tap++)
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t col = phase->pairs ? tap % cols : phase->col_tap[tap % cols];
         d->load_filter(d->packed + phase->packed_at + tap * (d->planes ? 1 : filters) * size, d->planes ? taps : 1,
-                       d->filter.data + phase->row_tap[tap / cols] * stride[0] + phase->col_tap[tap % cols] * stride[1],
-                       stride[3], filters);
+                       d->filter.data + phase->row_tap[tap / cols] * stride[0] + col * stride[1], stride[3], filters);
+    }
 }
 
 /* Where the sums of a tile go: steps from one row, column and channel to the next, in elements. */
@@ -359,6 +363,45 @@ static taps block_of_taps(const ck_window *w)
     return block;
 }
 
+/* A tile's pixels of one phase, planes where they lie; false if there is no kernel for its filter. */
+static bool run_planes(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, ck_worker *worker)
+{
+    const ck_window *w = &phase->window;
+    const ck_depthwise_kernel *kernel = d->kernel;
+    const int64_t *x_stride = d->pixels.array.stride, *stride = phase->out.stride;
+    int64_t size = ck_size(kernel->arithmetic), m = d->multiplier, cols = filter_cols(phase);
+    int64_t first_image = t->group0 * (d->gathers ? m : 1), first_out = t->group0 * (d->gathers ? 1 : m);
+    const char *image = d->pixels.array.data + t->image * x_stride[0] + first_image * x_stride[3];
+    char *out = d->out_data + phase->out_at + t->image * stride[0] + t->block.row0 * stride[1] +
+                t->block.col0 * stride[2] + first_out * stride[3];
+    ck_depthwise_plane p = {.rows = t->block.rows, .cols = t->block.cols, .step = w->row_step, .tap_rows = w->rows,
+                            .tap_cols = cols, .row = t->block.row0 * w->row_step + w->row_at[0],
+                            .col = t->block.col0 * w->col_step + w->col_at[0], .height = w->height,
+                            .width = w->width, .x_row = x_stride[1] / size, .w_row = cols, .w_tap = 1,
+                            .out_row = stride[1] / size, .streams = d->streams};
+    int64_t filter_bytes = w->rows * cols * size;
+    const char *weights = d->packed + phase->packed_at;
+    if (d->filter_in_place) {
+        const int64_t *w_stride = d->filter.stride;
+        weights = d->filter.data + phase->row_tap[0] * w_stride[0] + (phase->pairs ? 0 : phase->col_tap[0]) * w_stride[1];
+        p.w_row = ck_pitch(phase->row_tap, w->rows) * w_stride[0] / size;
+        p.w_tap = (phase->pairs ? 1 : ck_pitch(phase->col_tap, w->cols)) * w_stride[1] / size;
+        filter_bytes = w_stride[3];
+    }
+    bool head = phase->head && t->block.col0 == 0, good = true;
+    bool tail = phase->tail && t->block.col0 + t->block.cols == w->out_width;
+    for (int64_t k = 0; good && k < t->groups * m && !ck_worker_stop(worker); k++) {
+        p.x = image + (d->gathers ? k : k / m) * x_stride[3];
+        p.w = weights + (t->group0 * m + k) * filter_bytes;
+        p.out = out + (d->gathers ? k / m : k) * stride[3];
+        p.add = d->gathers && k % m;
+        bool another = d->gathers ? t->group0 * m + k + 1 < d->groups * m : k % m == 0 && t->group0 + k / m + 1 < d->groups;
+        p.next = d->streams && phase == d->phases && another ? x_stride[3] / size : 0;
+        good = phase->pairs ? kernel->plane_pairs(&p, head, tail) : kernel->by_plane(&p);
+    }
+    return good;
+}
+
 /* A tile's pixels of one phase; false if it does not fit the scratch memory. */
 static bool run_phase(const ck_depthwise *d, const ck_depthwise_phase *phase, const tile *t, ck_worker *worker)
 {
@@ -370,6 +413,8 @@ static bool run_phase(const ck_depthwise *d, const ck_depthwise_phase *phase, co
     int64_t filters = t->groups * d->multiplier;
     bool repeats = !d->planes && !d->gathers, folds = !d->planes && d->gathers && d->multiplier > 1;
     char *scratch = ck_worker_scratch(worker);
+    if (phase->unpadded)
+        return run_planes(d, phase, t, worker);
 
     ck_depthwise_view v;
     ck_pixels pixels = d->pixels;

@@ -4,8 +4,8 @@
  * along the columns of a plane, whichever lies densely or is long; in the second case columns are staged by their
  * remainder by the stride, so that those of one tap are neighbours.  Tiles of pixels x channels are the pool's chunks.
  *
- * Channels last, pixels are read where they lie, and taps outside the image are left out; planes are staged with their
- * padding.  Serves the forward convolution, and the input gradient as one such convolution per stride phase, all phases
+ * Channels last, pixels are read where they lie, and taps outside the image are left out; so are planes where the
+ * kernels have the filter's size, and others are staged with their padding.  Serves the forward convolution, and the input gradient as one such convolution per stride phase, all phases
  * of a tile in one chunk.  With several filters per channel (a multiplier), channels last, each channel is staged as
  * often, or the sums of its filters are added; planes need neither.
  */
@@ -107,6 +107,7 @@ typedef struct {
     bool out_in_place;                /* the arithmetic's own dtype, native, aligned, dense where vectors run */
     bool pairs; /* of pixels along a row, as kernels sum them; the window has then the columns that a pair meets, and ... */
     bool head, tail; /* ... of a whole row, the first or the last pixel is no part of the result */
+    bool unpadded; /* planes are read and written where they lie, by kernels that know where the image ends */
     bool flat; /* planes are narrow: whole ones are summed as one row, padding included, which fills more of a vector */
     int64_t packed_at;
 } ck_depthwise_phase;
@@ -115,7 +116,7 @@ typedef struct {
     const ck_depthwise_kernel *kernel;
     bool planes;          /* vectors run along columns */
     bool gathers;         /* the multiplier's channels are the image's, and are summed; else they are the result's */
-    bool filter_in_place; /* as `plain`; then nothing is packed */
+    bool filter_in_place; /* its numbers are used where they lie; then nothing is packed */
     bool streams;         /* image and result are in place, and larger than the caches */
     ck_pixels pixels;     /* the image; plain: as the result in place */
     ck_array filter;      /* tap row, tap column, unused, channel */
@@ -127,7 +128,7 @@ typedef struct {
     const ck_depthwise_phase *phases;
     int64_t grid_rows, grid_cols;                /* those of the largest phase; a tile has all phases of its pixels */
     int64_t row_block, col_block, group_block;   /* size of a tile, of one image */
-    char *packed;                                /* [phase][tap][filter], with planes [phase][filter][tap] */
+    char *packed;                                /* [phase][tap][filter], with planes [phase][filter][tap], of pairs [..][row][3 columns] */
     int64_t stage_bytes, tile_bytes;             /* parts of a participant's scratch */
 } ck_depthwise;
 

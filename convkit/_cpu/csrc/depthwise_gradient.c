@@ -14,10 +14,13 @@ static int64_t sums_step(const ck_depthwise_gradient *g)
     return ck_ceil_div(g->channel_block, g->kernel->lanes) * g->kernel->lanes;
 }
 
+/* Numbers that become one in the end. */
+static int64_t sum_lanes(const ck_depthwise_gradient *g) { return g->planes && !g->unpadded ? g->kernel->lanes : 1; }
+
 /* Elements of a tile's sums. */
 static int64_t tile_numbers(const ck_depthwise_gradient *g)
 {
-    return taps_of(g) * (g->planes ? g->channel_block * g->kernel->lanes : sums_step(g));
+    return taps_of(g) * (g->planes ? g->channel_block * sum_lanes(g) : sums_step(g));
 }
 
 static int64_t blocks_of(const ck_depthwise_gradient *g)
@@ -165,6 +168,36 @@ static void add_lanes(const part *p, char *sums)
     }
 }
 
+/* Adds a block's products of planes where they lie; false if there is no kernel for the filter. */
+static bool add_unpadded(const part *p, int64_t channel0, const char *x, const char *dy, ck_worker *worker, char *sums)
+{
+    const ck_depthwise_gradient *g = p->g;
+    const ck_window *w = &g->window;
+    const int64_t *x_stride = g->pixels.array.stride, *dy_stride = g->gradients.array.stride;
+    int64_t size = ck_size(g->kernel->arithmetic);
+    ck_depthwise_plane_sums s = {.plane = {.cols = p->block.cols, .step = w->row_step, .tap_rows = w->rows,
+                                           .tap_cols = w->cols, .col = p->block.col0 * w->col_step + w->col_at[0],
+                                           .height = w->height, .width = w->width, .x_row = x_stride[1] / size},
+                                 .dy_row = dy_stride[1] / size};
+    int64_t most = ck_max(1, CK_SUM_BLOCK / ck_ceil_div(p->block.cols, g->kernel->lanes));
+    bool good = true;
+    for (int64_t c = 0; good && c < p->channels && !ck_worker_stop(worker); c++) {
+        bool another = g->streams && channel0 + c + 1 < g->channels;
+        s.plane.x = x + c / g->multiplier * x_stride[3];
+        s.plane.next = another && (c + 1) % g->multiplier == 0 ? x_stride[3] / size : 0;
+        s.dy_next = another ? dy_stride[3] / size : 0;
+        s.sums = sums + c * taps_of(g) * size;
+        for (int64_t i = 0; i < p->block.rows; i += most) {
+            int64_t row = p->block.row0 + i;
+            s.plane.rows = ck_min(most, p->block.rows - i);
+            s.plane.row = row * w->row_step + w->row_at[0];
+            s.dy = dy + row * dy_stride[1] + p->block.col0 * dy_stride[2] + c * dy_stride[3];
+            good = good && g->kernel->plane_sums(&s);
+        }
+    }
+    return good;
+}
+
 /* Adds block `number` to the sums; false if it does not fit the scratch memory. */
 static bool add_block(const ck_depthwise_gradient *g, int64_t channel0, int64_t channels, int64_t number,
                       ck_worker *worker, char *sums)
@@ -178,6 +211,8 @@ static bool add_block(const ck_depthwise_gradient *g, int64_t channel0, int64_t 
     ck_pixels x = g->pixels, dy = g->gradients;
     x.array.data += image * x.array.stride[0] + channel0 / g->multiplier * x.array.stride[3];
     dy.array.data += image * dy.array.stride[0] + channel0 * dy.array.stride[3];
+    if (g->unpadded)
+        return add_unpadded(&p, channel0, x.array.data, dy.array.data, worker, sums);
     if (!ck_depthwise_look(g->kernel, w, &x, &p.block, channels / g->multiplier, g->planes ? 1 : g->multiplier,
                            g->planes, scratch, g->stage_bytes, &p.x) ||
         !ck_depthwise_look(g->kernel, &same, &dy, &p.block, channels, 1, g->planes, scratch + g->stage_bytes,
@@ -219,7 +254,7 @@ static void store_unit(void *ctx, int64_t unit, ck_worker *worker)
     int64_t channel0 = unit * g->channel_block, channels = ck_min(g->channel_block, g->channels - channel0);
     char *sums = g->partials + unit * g->slices * distance;
     ck_add_slices(arithmetic, sums, tile_numbers(g), g->slices, distance);
-    if (g->planes)
+    if (sum_lanes(g) > 1)
         ck_add_lanes(arithmetic, sums, channels * taps, g->kernel->lanes);
     const int64_t *stride = g->out.stride;
     for (int64_t tap = 0; tap < taps; tap++)

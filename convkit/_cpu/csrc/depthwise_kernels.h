@@ -70,6 +70,41 @@ typedef struct {
 
 typedef void (*ck_depthwise_sums_fn)(const ck_depthwise_sums *sums);
 
+/* Rows of a plane and a square filter that they meet, where the image lies:
+ * out[i * out_row + j] = sum over a < tap_rows, b < tap_cols of x(row + i * step + a, col + j * step + b)
+ *                        * w[a * w_row + b * w_tap], plus what out holds if `add`, for i < rows and j < cols,
+ * where x(r, c) = x[r * x_row + c] for 0 <= r < height and 0 <= c < width, and else is zero and not read.  `streams`: as
+ * in `ck_depthwise_rows`; `next`: how far from x the plane is that will be wanted next, if it is not in a cache; or 0. */
+typedef struct {
+    int64_t rows, cols, step, tap_rows, tap_cols, row, col, height, width;
+    const void *x, *w;
+    void *out;
+    int64_t x_row, w_row, w_tap, out_row, next;
+    bool add, streams;
+} ck_depthwise_plane;
+
+/* False, and nothing is written, unless the filter is of 3x3, 5x5 or 7x7 taps and the step 1 or 2. */
+typedef bool (*ck_depthwise_plane_fn)(const ck_depthwise_plane *plane);
+
+/* As `ck_depthwise_pairs_fn`, where j < cols are pairs: with w(a, b) = w[a * w_row + b * w_tap] and x as above,
+ * out[i * out_row + 2 * j] = sum over a of x(row + i + a, col + j) * w(a, 1), and
+ * out[i * out_row + 2 * j + 1] = sum over a of x(row + i + a, col + j) * w(a, 2)
+ *                                            + x(row + i + a, col + j + 1) * w(a, 0),
+ * plus what out holds if `add`; tap_cols is 3 and step is 1, or it is false and nothing is written. */
+typedef bool (*ck_depthwise_plane_pairs_fn)(const ck_depthwise_plane *plane, bool head, bool tail);
+
+/* sums[a * tap_cols + b] += sum over i < rows and j < cols of
+ * x(row + i * step + a, col + j * step + b) * dy[i * dy_row + j], each lane of a vector of columns in a chain of its own;
+ * rows * ceil(cols / lanes) is at most CK_SUM_BLOCK.  x as above; w, out, add and streams are not used.  False, and nothing is written, unless there are 3, 5 or 7 columns of taps and the step is 1 or 2. */
+typedef struct {
+    ck_depthwise_plane plane;
+    const void *dy;
+    int64_t dy_row, dy_next; /* as `next`, from dy */
+    void *sums;
+} ck_depthwise_plane_sums;
+
+typedef bool (*ck_depthwise_plane_sums_fn)(const ck_depthwise_plane_sums *sums);
+
 /* Copies rows of n numbers; short ones too cost a few nanoseconds only. */
 typedef void (*ck_depthwise_copy_fn)(int64_t rows, int64_t n, const void *from, int64_t from_row, void *to,
                                      int64_t to_row);
@@ -89,6 +124,9 @@ typedef struct {
     ck_depthwise_grid_fn by_grid;
     ck_depthwise_gradient_fn gradient;
     ck_depthwise_sums_fn by_sums;
+    ck_depthwise_plane_fn by_plane;
+    ck_depthwise_plane_pairs_fn plane_pairs;
+    ck_depthwise_plane_sums_fn plane_sums;
     ck_depthwise_copy_fn copy;
     ck_depthwise_times_fn repeat, fold;
 } ck_depthwise_kernel;

@@ -1,12 +1,13 @@
 /* The depthwise kernels of level avx2.  16 registers: 12 sums, 2 weights or gradients, and one of x. */
 #include "depthwise_kernels.h"
-#include "simd_avx2.h"
+#include "spans_avx2.h"
 
 #define DW_POSITIONS 6
 #define DW_GRID 4
 #define DW_STRIP 4
 #define DW_MASKS 0
 #define DW_TAPS 6
+#define DW_PLANE_SUMS 10
 
 /* Stores that bypass the caches; `to` is aligned to the vector. */
 static inline void f32_stream(float *to, f32_vector v) { _mm256_stream_ps(to, v); }

@@ -1,12 +1,13 @@
 /* The depthwise kernels of level generic.  16 registers: 8 sums and 2 weights, or 10 and 2 gradients, and products. */
 #include "depthwise_kernels.h"
-#include "simd_generic.h"
+#include "spans_generic.h"
 
 #define DW_POSITIONS 4
 #define DW_GRID 4
 #define DW_STRIP 4
 #define DW_MASKS 0
 #define DW_TAPS 5
+#define DW_PLANE_SUMS 10
 
 /* There are no stores that bypass the caches. */
 #define f32_stream f32_store

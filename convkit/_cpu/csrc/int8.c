@@ -11,6 +11,9 @@ typedef struct {
 /* Pixels that meet one panel before the next; their sums stay in the first-level cache if they are stored at all. */
 enum { PIECE_BYTES = 8192 };
 
+/* Of a line of the cache. */
+enum { CK_LINE_BYTES = 64 };
+
 static int64_t rows_of(const ck_int8 *d, ck_form form)
 {
     return d->depthwise ? CK_DEPTHWISE_ROWS : d->kernel->rows[form];
@@ -55,11 +58,17 @@ void ck_int8_place_steps(const ck_int8 *d, ck_form form, int64_t *at)
     int64_t row0, col0, most;
     least_and_most(w->row_at, w->rows, &row0, &most);
     least_and_most(w->col_at, w->cols, &col0, &most);
+    if (d->depthwise) {
+        const ck_int8_columns c = ck_int8_columns_of(d, form);
+        const int64_t unit = d->kernel->columns * CK_UNIT_BYTES, row = unit * d->row_pitch;
+        for (int64_t i = 0; i < c.rows * c.steps; i++)
+            *at++ = i / w->cols % c.unit_rows * row + (w->col_at[i % w->cols] - col0) * unit;
+        return;
+    }
     for (const ck_int8_run *run = d->runs; run < d->runs + d->run_count; run++) {
         const int64_t row = (w->row_at[run->row_tap] - row0) * d->row_pitch;
         for (int64_t term = 0; term < run->count; term += ck_form_unit(form)) {
-            const int64_t tap = run->col_tap + (d->depthwise ? term : 0);
-            *at++ = (row + (w->col_at[tap] - col0) * d->pitch + (d->depthwise ? 0 : term)) * size;
+            *at++ = (row + (w->col_at[run->col_tap] - col0) * d->pitch + term) * size;
         }
     }
 }
@@ -140,113 +149,10 @@ static bool any_large(const char *bytes, int64_t n)
     return all & 0x80;
 }
 
-/* Whether all taps of a row are in one unit, in every form that may be taken: then there are none but for the pixels of
- * the result. */
-static bool is_one_unit(const ck_int8 *d)
-{
-    return d->window.cols <= ck_form_unit(d->kernel->pairs_saturate ? CK_WORDS : CK_BYTES);
-}
-
-/* Pixels from unit to unit of a depthwise convolution, and from tap to tap. */
-static int64_t unit_step(const ck_int8 *d) { return is_one_unit(d) ? d->window.col_step : 1; }
-
-static int64_t tap_distance(const ck_int8 *d)
-{
-    return d->window.cols > 1 ? d->window.col_at[1] - d->window.col_at[0] : 1;
-}
-
-/* Taps that a unit holds; of the last one in a row, some may lie beyond the filter, for weights that are 0. */
-static int64_t unit_taps(const ck_int8 *d) { return ck_min(CK_UNIT_BYTES, d->window.cols); }
-
-/* Pixels of a row that are laid down. */
-static int64_t staged_cols(const ck_int8 *d, const tile *t, const reach *r)
-{
-    return d->depthwise && is_one_unit(d) ? t->cols : r->cols;
-}
-
-/* Columns of the image that n units reach. */
-static int64_t unit_reach(const ck_int8 *d, int64_t n)
-{
-    return (n - 1) * unit_step(d) + (unit_taps(d) - 1) * tap_distance(d) + 1;
-}
-
-/* What lays down the units of one panel's channels in one row of the image. */
-typedef struct {
-    const ck_int8 *d;
-    const tile *t;
-    const reach *r;
-    int64_t image, y, c0, channels;
-    ck_form form;
-    uint8_t flip;
-    char *to, *bytes; /* `bytes` are of as many columns as the units reach */
-} unit_row;
-
-/* Units first .. end - 1 by way of `bytes`, with the padding among them.  With `only_small`, returns false instead when a
- * byte is 128 or more. */
-static bool lay_units(const unit_row *u, int64_t first, int64_t end, bool only_small)
-{
-    const ck_int8 *d = u->d;
-    const int64_t columns = d->kernel->columns, step = d->pitch * ck_form_size(u->form);
-    if (first >= end)
-        return true;
-    reach part = *u->r;
-    part.col0 += first * unit_step(d);
-    part.cols = unit_reach(d, end - first);
-    lay_row(d, u->t, &part, u->image, u->y, u->c0, u->channels, CK_BYTES, u->flip, u->bytes, columns);
-    if (only_small && any_large(u->bytes, part.cols * columns))
-        return false;
-    d->kernel->gather(u->form, d->image.type == CK_I8, 0, u->to + first * step, step, u->bytes,
-                      unit_step(d) * columns, tap_distance(d) * columns, unit_taps(d), end - first);
-    return true;
-}
-
-/* The same from the image itself, where all pixels that units reach are inside it. */
-static void take_units(const unit_row *u, int64_t first, int64_t end)
-{
-    const ck_int8 *d = u->d;
-    const int64_t step = d->pitch * ck_form_size(u->form), *stride = d->image.stride;
-    const char *from = ck_channel(&d->image, u->c0) + (u->t->image0 + u->image) * stride[0] + u->y * stride[1] +
-                       (u->r->col0 + first * unit_step(d)) * stride[2];
-    d->kernel->gather(u->form, d->image.type == CK_I8, u->flip, u->to + first * step, step, from,
-                      unit_step(d) * stride[2], tap_distance(d) * stride[2], unit_taps(d), end - first);
-}
-
-static bool stage_depthwise(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip,
-                            bool only_small, char *to)
-{
-    const int64_t columns = d->kernel->columns, size = ck_form_size(form), c0 = t->panel0 * columns;
-    const int64_t units = staged_cols(d, t, r), channels = ck_min(columns, d->out_channels - c0), step = unit_step(d);
-    char *bytes = to + t->images * r->image_pitch * size;
-    /* The first unit that starts in the image, and the first that ends beyond it. */
-    const int64_t inside = d->window.width - r->col0 - unit_reach(d, 1);
-    const int64_t left = ck_min(units, r->col0 < 0 ? ck_ceil_div(-r->col0, step) : 0);
-    const int64_t right = ck_max(left, ck_min(units, inside < 0 ? 0 : inside / step + 1));
-    if (channels < columns) /* bytes beyond the channels are for columns that nobody reads */
-        memset(bytes, 0, (size_t)(unit_reach(d, units) * columns));
-    for (int64_t n = 0; n < t->images; n++)
-        for (int64_t i = 0; i < r->rows; i++) {
-            const unit_row u = {d, t, r, n, r->row0 + i, c0, channels, form, flip,
-                                to + (n * r->image_pitch + i * d->row_pitch) * size, bytes};
-            /* Bytes beyond the last channel are the next row's. */
-            const bool readable = channels == columns || (d->image.stride[1] >= columns && u.y + 1 < d->window.height);
-            const bool direct = !only_small && readable && ck_int8_in_place(&d->image) && u.y >= 0 &&
-                                u.y < d->window.height && left < right;
-            if (!lay_units(&u, 0, direct ? left : units, only_small))
-                return false;
-            if (direct) {
-                take_units(&u, left, right);
-                lay_units(&u, right, units, false);
-            }
-        }
-    return true;
-}
-
 /* Lays the tile's pixels down.  With `only_small`, stops and returns false when a byte is 128 or more. */
 static bool stage(const ck_int8 *d, const tile *t, const reach *r, ck_form form, uint8_t flip, bool only_small, char *to)
 {
     const int64_t size = ck_form_size(form);
-    if (d->depthwise)
-        return stage_depthwise(d, t, r, form, flip, only_small, to);
     for (int64_t n = 0; n < t->images; n++)
         for (int64_t i = 0; i < r->rows; i++) {
             char *row = to + (n * r->image_pitch + i * d->row_pitch) * size;
@@ -429,14 +335,53 @@ static destination destination_of(const task *k, const piece *p, int64_t panel)
     return to;
 }
 
+/* Memory that the next piece reads or writes, of which each register tile of this one asks for a part: the tiles of a
+ * piece go through it line by line of all their pixels at once, in no order that a prefetcher follows. */
+typedef struct {
+    const char *pixels, *out;
+    int64_t pixel_bytes, out_bytes;
+} next_piece;
+
+static void fetch(const char *from, int64_t bytes, int64_t part, int64_t parts, const bool to_write)
+{
+    for (int64_t at = bytes * part / parts, end = bytes * (part + 1) / parts; at < end; at += CK_LINE_BYTES)
+        if (to_write)
+            __builtin_prefetch(from + at, 1, 2);
+        else
+            __builtin_prefetch(from + at, 0, 2);
+}
+
+/* Where pixels of both are read and written where they lie, side by side. */
+static next_piece next_of(const task *k, const piece *p, const char *pixels)
+{
+    const ck_int8 *d = k->d;
+    const int64_t count = ck_min(p->count, k->t->cols - p->col - p->count), out_step = d->out.stride[2];
+    next_piece next = {0};
+    if (!k->how.in_place || d->groups > 1 || count <= 0)
+        return next;
+    if (k->pixel_step == d->in_channels) {
+        next.pixels = pixels + p->count * k->pixel_step;
+        next.pixel_bytes = count * k->pixel_step;
+    }
+    if (ck_int8_in_place(&d->out) && out_step == d->out_channels * size_of(d->out.type)) {
+        next.out = d->out.data + place_in(&d->out, k->t, p) + p->count * out_step;
+        next.out_bytes = count * out_step;
+    }
+    return next;
+}
+
 /* Register tiles take equal parts of the piece, since the time of a part is not far from proportional to its pixels. */
-static void multiply(const task *k, const piece *p, ck_int8_products *x)
+static void multiply(const task *k, const piece *p, int64_t panel, ck_int8_products *x)
 {
     const ck_int8_kernel *kernel = k->d->kernel;
     const ck_int8_dot_fn dot = (k->d->depthwise ? kernel->depthwise : kernel->dot)[k->how.form];
     const uint32_t count = (uint32_t)p->count, most = (uint32_t)rows_of(k->d, k->how.form);
     const uint32_t tiles = (count + most - 1) / most, least = count / tiles, larger = count % tiles;
+    const next_piece next = next_of(k, p, x->a);
+    const int64_t parts = tiles * k->t->panels, first = (panel - k->t->panel0) * tiles;
     for (uint32_t i = 0; i < tiles; i++) {
+        fetch(next.pixels, next.pixel_bytes, first + i, parts, false);
+        fetch(next.out, next.out_bytes, first + i, parts, true);
         const int64_t n = least + (i < larger);
         dot(n, x);
         x->a = (const char *)x->a + n * x->a_step;
@@ -472,14 +417,14 @@ static void run_block(const task *k, const piece *p, const block *b, int32_t *su
     int32_t start[CK_INT8_MOST_COLUMNS];
     if (from == begin) {
         x.start = k->scratch->factors[b->panel - k->t->panel0].start;
-        if (p->taps.end - p->taps.first < d->window.rows) {
+        if (!d->depthwise && p->taps.end - p->taps.first < d->window.rows) {
             memcpy(start, x.start, sizeof start);
             correct(d, k->t->group, b->panel, k->how.flip, p->taps, start);
             x.start = start;
         }
     }
     if (end < last) {
-        multiply(k, p, &x);
+        multiply(k, p, b->panel, &x);
         return;
     }
     const destination to = destination_of(k, p, b->panel);
@@ -489,9 +434,9 @@ static void run_block(const task *k, const piece *p, const block *b, int32_t *su
         x.side_step = to.side_step;
         x.out = to.out;
         x.out_step = to.out_step;
-        multiply(k, p, &x);
+        multiply(k, p, b->panel, &x);
     } else {
-        multiply(k, p, &x);
+        multiply(k, p, b->panel, &x);
         d->kernel->finish(p->count, to.channels, sums, &to.epilogue, to.side, to.side_step, to.out, to.out_step);
     }
     if (!ck_int8_in_place(&d->out))
@@ -505,26 +450,9 @@ static bool is_wanted(const task *k, int64_t panel, bool narrow)
 
 typedef void (*piece_fn)(const task *k, const piece *p, void *ctx);
 
-/* Whether the rows of a depthwise tile are one long row, of pixels that are laid down and of results. */
-static bool in_one_row(const task *k)
-{
-    const ck_int8 *d = k->d;
-    const int64_t cols = k->t->cols;
-    return d->depthwise && k->row_step == cols * k->pixel_step && d->out.stride[1] == cols * d->out.stride[2] &&
-           (d->side.type == CK_TYPES || d->side.stride[1] == cols * d->side.stride[2]);
-}
-
 static void each_piece(const task *k, piece_fn fn, void *ctx)
 {
-    const int64_t most = piece_of(k->d, k->how.form), pixels = k->t->rows * k->t->cols;
-    if (in_one_row(k)) {
-        for (int64_t n = 0; n < k->t->images; n++)
-            for (int64_t j = 0; j < pixels; j += most) {
-                const piece p = {n, 0, j, ck_min(most, pixels - j), {0, k->d->window.rows}};
-                fn(k, &p, ctx);
-            }
-        return;
-    }
+    const int64_t most = piece_of(k->d, k->how.form);
     for (int64_t n = 0; n < k->t->images; n++)
         for (int64_t i = 0; i < k->t->rows; i++)
             for (int64_t j = 0; j < k->t->cols; j += most) {
@@ -572,23 +500,32 @@ static void run_panels(const task *k, bool narrow)
         }
 }
 
+/* Whether the units of a row fit, and the rows that they are laid down from. */
+static bool depthwise_fits(const ck_int8 *d, const reach *r)
+{
+    int64_t most = 0;
+    for (int form = CK_BYTES; form < CK_FORMS; form++)
+        if (d->form[form].steps)
+            most = ck_max(most, ck_int8_unit_bytes(d, (ck_form)form, r->cols));
+    return r->cols <= d->row_pitch && most + ck_int8_row_bytes(d, r->cols) <= d->stage_bytes;
+}
+
 static bool fits(const ck_int8 *d, const tile *t, const reach *r)
 {
     const int64_t columns = d->kernel->columns, size = d->kernel->pairs_saturate ? 2 : 1;
     int64_t most = 0;
     for (int form = CK_BYTES; form < CK_FORMS; form++) {
         const ck_int8_form *f = &d->form[form];
-        const int64_t line = d->depthwise ? t->rows * t->cols : t->cols;
-        const int64_t count = f->steps ? ck_min(line, piece_of(d, (ck_form)form)) : 0;
-        const int64_t kept = f->steps > f->block_steps ? t->images * t->rows * t->cols : count;
+        const int64_t count = f->steps ? ck_min(t->cols, piece_of(d, (ck_form)form)) : 0;
+        const int64_t kept = !d->depthwise && f->steps > f->block_steps ? t->images * t->rows * t->cols : count;
         if (kept * columns * 4 > d->sums_bytes)
             return false;
         most = ck_max(most, count);
     }
-    const int64_t pixels = staged_cols(d, t, r);
-    const int64_t beyond = d->depthwise ? unit_reach(d, pixels) * columns : CK_UNIT_BYTES;
-    const bool staged = reads_in_place(d) || (t->images * r->image_pitch * size + beyond <= d->stage_bytes &&
-                                              pixels * d->pitch <= d->row_pitch);
+    const bool staged = d->depthwise ? depthwise_fits(d, r)
+                                     : reads_in_place(d) ||
+                                           (t->images * r->image_pitch * size + CK_UNIT_BYTES <= d->stage_bytes &&
+                                            r->cols * d->pitch <= d->row_pitch);
     return staged &&
            t->panels * (int64_t)sizeof(factors) <= d->factor_bytes &&
            (d->side.type == CK_TYPES || ck_int8_in_place(&d->side) ||
@@ -612,7 +549,7 @@ static task task_of(const ck_int8 *d, const tile *t, const reach *r, laid how, c
         k.pixels = scratch->pixels;
         k.image_step = r->image_pitch * size;
         k.row_step = w->row_step * d->row_pitch * size;
-        k.pixel_step = w->col_step / (d->depthwise ? unit_step(d) : 1) * d->pitch * size;
+        k.pixel_step = w->col_step * d->pitch * size;
     }
     return k;
 }
@@ -635,6 +572,205 @@ static void run_tile(const ck_int8 *d, const tile *t, const reach *r, const part
     }
 }
 
+/* The units of some rows of results, of the channels of one panel. */
+typedef struct {
+    const ck_int8 *d;
+    const tile *t;
+    const reach *r;
+    ck_int8_columns columns;
+    int64_t image, row0, rows, panel; /* row0: of the image, where the first tap row of the first result is */
+    ck_form form;
+    uint8_t flip;
+    char *to, *bytes; /* `bytes` are for CK_UNIT_BYTES rows of the reach */
+} column_units;
+
+typedef struct {
+    int64_t left, right;
+} inside;
+
+static void each_twice(int64_t n, const char *restrict from, char *restrict to)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[2 * i] = to[2 * i + 1] = from[i];
+}
+
+/* The channels of each pixel as often as results want them; `bytes` hold `columns` of each. */
+static void repeat_channels(const ck_int8 *d, int64_t c0, int64_t channels, int64_t n, char *bytes)
+{
+    const int64_t columns = d->kernel->columns, m = d->multiplier;
+    char pixel[CK_INT8_MOST_COLUMNS], half[CK_INT8_MOST_COLUMNS];
+    uint8_t from[CK_INT8_MOST_COLUMNS];
+    for (int64_t j = 0, c = 0, same = c0 % m; j < channels; j++) {
+        from[j] = (uint8_t)c;
+        if (++same == m)
+            same = 0, c++;
+    }
+    for (; n > 0; n--, bytes += columns) {
+        memcpy(pixel, bytes, (size_t)columns);
+        if (m == 2) {
+            each_twice(columns / 2, pixel, bytes);
+        } else if (m == 4) {
+            each_twice(columns / 4, pixel, half);
+            each_twice(columns / 2, half, bytes);
+        } else {
+            for (int64_t j = 0; j < channels; j++)
+                bytes[j] = pixel[from[j]];
+        }
+    }
+}
+
+/* Whether a panel's worth of channels from channel c on can be read of every pixel of row y, where they lie: those beyond
+ * the last one are the next pixel's or the next row's. */
+static bool is_readable(const ck_int8 *d, int64_t y, int64_t c)
+{
+    const int64_t columns = d->kernel->columns;
+    const bool whole = c + columns <= d->out_channels / d->multiplier;
+    return ck_int8_in_place(&d->image) && y >= 0 && y + !whole < d->window.height &&
+           (whole || d->image.stride[1] >= columns);
+}
+
+/* The columns of the reach that are inside the image. */
+static inside inside_of(const ck_int8 *d, const reach *r)
+{
+    const int64_t left = ck_min(r->cols, ck_max(0, -r->col0));
+    return (inside){left, ck_max(left, ck_min(r->cols, d->window.width - r->col0))};
+}
+
+/* A panel's worth of channels of a row of the reach that is readable, and padding beside it. */
+static void copy_row(const column_units *u, int64_t y, int64_t c, char *to)
+{
+    const ck_int8 *d = u->d;
+    const int64_t columns = d->kernel->columns, *stride = d->image.stride;
+    const inside in = inside_of(d, u->r);
+    const char *from = ck_channel(&d->image, c) + (u->t->image0 + u->image) * stride[0] + y * stride[1] +
+                       (u->r->col0 + in.left) * stride[2];
+    memset(to, (uint8_t)d->input_zero_point, (size_t)(in.left * columns));
+    memset(to + in.right * columns, (uint8_t)d->input_zero_point, (size_t)((u->r->cols - in.right) * columns));
+    for (int64_t j = in.left; j < in.right; j++, from += stride[2])
+        for (int64_t i = 0; i < columns; i += 8) /* columns are whole pairs of units */
+            memcpy(to + j * columns + i, from + i, 8);
+}
+
+/* One row of units by way of `bytes`, with the padding among them; `y` is its first row of pixels.  With `only_small`,
+ * returns false instead when a byte is 128 or more. */
+static bool lay_units(const column_units *u, int64_t y, int64_t taps, bool only_small, char *to)
+{
+    const ck_int8 *d = u->d;
+    const int64_t columns = d->kernel->columns, m = d->multiplier, c0 = u->panel * columns, unit = columns * CK_UNIT_BYTES;
+    const int64_t channels = ck_min(columns, d->out_channels - c0), first = c0 / m, last = (c0 + channels - 1) / m;
+    const int64_t row_bytes = u->r->cols * columns;
+    for (int64_t a = 0; a < taps; a++) {
+        char *row = u->bytes + a * row_bytes;
+        const int64_t here = y + a * u->columns.tap_pitch;
+        if (is_readable(d, here, first))
+            copy_row(u, here, first, row);
+        else
+            lay_row(d, u->t, u->r, u->image, here, first, last - first + 1, CK_BYTES, 0, row, columns);
+        if (m > 1)
+            repeat_channels(d, c0, channels, u->r->cols, row);
+    }
+    if (only_small && any_large(u->bytes, taps * row_bytes))
+        return false;
+    d->kernel->gather(u->form, d->image.type == CK_I8, u->flip, to, unit, u->bytes, columns, row_bytes, taps, u->r->cols);
+    return true;
+}
+
+/* The same from the image itself, of which all those rows are inside. */
+static void take_units(const column_units *u, int64_t y, int64_t taps, char *to)
+{
+    const ck_int8 *d = u->d;
+    const int64_t columns = d->kernel->columns, unit = columns * CK_UNIT_BYTES, *stride = d->image.stride;
+    const int64_t padding = ck_form_unit(u->form) * columns;
+    const inside in = inside_of(d, u->r);
+    fill(u->form, u->flip, d->input_zero_point, to, in.left * padding);
+    fill(u->form, u->flip, d->input_zero_point, to + in.right * unit, (u->r->cols - in.right) * padding);
+    const char *from = ck_channel(&d->image, u->panel * columns) + (u->t->image0 + u->image) * stride[0] +
+                       y * stride[1] + (u->r->col0 + in.left) * stride[2];
+    d->kernel->gather(u->form, d->image.type == CK_I8, u->flip, to + in.left * unit, unit, from, stride[2],
+                      u->columns.tap_pitch * stride[1], taps, in.right - in.left);
+}
+
+/* Lays down what some rows of results meet.  With `only_small`, as above. */
+static bool lay_columns(const column_units *u, bool only_small)
+{
+    const ck_int8 *d = u->d;
+    const int64_t columns = d->kernel->columns, terms = ck_form_unit(u->form), pitch = u->columns.tap_pitch;
+    const int64_t met = d->window.rows + u->columns.rows - 1, c0 = u->panel * columns;
+    const bool plain = !only_small && d->multiplier == 1;
+    for (int64_t i = 0; i < u->columns.unit_rows; i++) {
+        const int64_t taps = ck_min(terms, met - i * terms), y = u->row0 + i * terms * pitch, end = y + (taps - 1) * pitch;
+        char *to = u->to + i * d->row_pitch * columns * CK_UNIT_BYTES;
+        if (plain && is_readable(d, y, c0) && is_readable(d, end, c0))
+            take_units(u, y, taps, to);
+        else if (!lay_units(u, y, taps, only_small, to))
+            return false;
+    }
+    return true;
+}
+
+/* Lays down what some rows of results meet, in the form that gives exact sums of a panel. */
+static laid lay_exactly(column_units *u, bool narrow)
+{
+    u->form = CK_BYTES;
+    u->columns = ck_int8_columns_of(u->d, CK_BYTES);
+    u->flip = narrow && u->d->image.type == CK_I8 ? 0x80 : 0;
+    if (!lay_columns(u, !narrow)) {
+        u->form = CK_WORDS;
+        u->columns = ck_int8_columns_of(u->d, CK_WORDS);
+        lay_columns(u, false);
+    }
+    return (laid){u->form, u->flip, false};
+}
+
+/* Asks for a panel's share of the rows that the next rows of results are the first to meet: panel after panel, memory is
+ * read in pieces that no prefetcher follows. */
+static void fetch_rows(const column_units *u, int64_t step)
+{
+    const ck_int8 *d = u->d;
+    const int64_t *stride = d->image.stride, panels = u->t->panels, bytes = u->r->cols * stride[2];
+    const int64_t first = u->row0 + (d->window.rows + u->columns.rows - 2) * u->columns.tap_pitch + 1;
+    const int64_t number = u->panel - u->t->panel0, begin = bytes * number / panels, end = bytes * (number + 1) / panels;
+    if (!ck_int8_in_place(&d->image) || stride[2] <= 0)
+        return;
+    for (int64_t y = ck_max(0, first); y < ck_min(d->window.height, first + step); y++) {
+        const char *row = d->image.data + (u->t->image0 + u->image) * stride[0] + y * stride[1] + u->r->col0 * stride[2];
+        for (int64_t at = begin; at < end; at += CK_LINE_BYTES)
+            __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+/* Each channel alone: some rows of results at a time, all their channels, so that memory is walked through in order. */
+static void run_depthwise(const ck_int8 *d, const tile *t, const reach *r, const parts *scratch, ck_worker *worker)
+{
+    const ck_window *w = &d->window;
+    const int64_t columns = d->kernel->columns, together = ck_int8_columns_of(d, CK_BYTES).rows;
+    char *bytes = scratch->pixels + d->stage_bytes - ck_int8_row_bytes(d, r->cols);
+    if (t->panel0 + t->panels == panels_of(d) && d->out_channels % columns) /* what is beyond the channels, nobody reads */
+        memset(bytes, 0, (size_t)ck_int8_row_bytes(d, r->cols));
+    for (int64_t panel = t->panel0; panel < t->panel0 + t->panels; panel++) {
+        const uint8_t flip = is_narrow(d, 0, panel) && d->image.type == CK_I8 ? 0x80 : 0;
+        gather_factors(d, 0, panel, flip, &scratch->factors[panel - t->panel0]);
+    }
+    for (int64_t n = 0; n < t->images; n++)
+        for (int64_t i = 0; i < t->rows && !ck_worker_stop(worker); i += together)
+            for (int64_t panel = t->panel0; panel < t->panel0 + t->panels; panel++) {
+                column_units u = {.d = d, .t = t, .r = r, .image = n, .panel = panel, .to = scratch->pixels, .bytes = bytes,
+                                  .row0 = (t->row0 + i) * w->row_step + w->row_at[0]};
+                const laid how = lay_exactly(&u, is_narrow(d, 0, panel));
+                fetch_rows(&u, together * w->row_step);
+                const task k = {.d = d, .t = t, .how = how, .scratch = scratch,
+                                .pixels = scratch->pixels, .pixel_step = w->col_step * columns * CK_UNIT_BYTES,
+                                .tap_row_steps = u.columns.steps};
+                const block all = {panel, 0, together * u.columns.steps};
+                const int64_t most = piece_of(d, k.how.form), rows = ck_min(together, t->rows - i);
+                for (int64_t row = 0; row < rows; row++)
+                    for (int64_t j = 0; j < t->cols; j += most) {
+                        const piece p = {n, i + row, j, ck_min(most, t->cols - j), {row, row + 1}};
+                        run_block(&k, &p, &all, scratch->sums);
+                    }
+            }
+}
+
 static void run_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
     const ck_int8 *d = ctx;
@@ -647,16 +783,10 @@ static void run_unit(void *ctx, int64_t unit, ck_worker *worker)
         ck_worker_fail(worker, CK_BAD_PLAN);
         return;
     }
-    if (!d->depthwise) {
+    if (d->depthwise)
+        run_depthwise(d, &t, &r, &scratch, worker);
+    else
         run_tile(d, &t, &r, &scratch, worker);
-        return;
-    }
-    for (int64_t panel = t.panel0; panel < t.panel0 + t.panels; panel++) {
-        tile one = t;
-        one.panel0 = panel;
-        one.panels = 1;
-        run_tile(d, &one, &r, &scratch, worker);
-    }
 }
 
 int ck_int8_run_packed(const ck_int8 *d, const ck_job *limits)

@@ -43,9 +43,10 @@ typedef struct {
     int64_t filter_block, filter_lane, filter_out;
     int64_t images, groups, in_channels, out_channels; /* channels per group */
     int64_t units, image_block, row_block, col_block, panel_block; /* image_block > 1 only with all rows and columns */
-    /* Each channel has a filter of its own: groups and in_channels are 1, out_channels are all; taps of a row lie equally
-     * far apart; a run has at most four taps, and the pitch is CK_UNIT_BYTES times the kernel's columns. */
+    /* Each channel has `multiplier` filters of its own: groups and in_channels are 1, out_channels are all; rows of taps
+     * lie equally far apart.  There are no runs, and no pitches. */
     bool depthwise;
+    int64_t multiplier;
     int64_t pitch, row_pitch; /* elements from pixel to pixel and row to row where they are laid down */
     const ck_int8_run *runs;
     int64_t run_count;
@@ -64,6 +65,28 @@ typedef struct {
 } ck_int8;
 
 int64_t ck_int8_units(const ck_int8 *problem);
+
+/* How the units of a depthwise convolution are cut.  One holds a column of pixels, of as many rows as it has terms; `rows`
+ * rows of results, one below the other, share those that they meet, each with zero weights for the others' rows. */
+typedef struct {
+    int64_t rows, tap_pitch, unit_rows, steps; /* tap_pitch: rows of the image from tap to tap; steps of one row of results */
+} ck_int8_columns;
+
+static inline ck_int8_columns ck_int8_columns_of(const ck_int8 *d, ck_form form)
+{
+    const ck_window *w = &d->window;
+    const int64_t pitch = w->rows > 1 ? w->row_at[1] - w->row_at[0] : 1;
+    const int64_t rows = w->rows > 1 && pitch == w->row_step ? 2 : 1;
+    const int64_t unit_rows = ck_ceil_div(w->rows + rows - 1, ck_form_unit(form));
+    return (ck_int8_columns){rows, pitch, unit_rows, unit_rows * w->cols};
+}
+
+/* Bytes of the units that n columns of the image take, and of the rows that they are laid down from. */
+static inline int64_t ck_int8_unit_bytes(const ck_int8 *d, ck_form form, int64_t n)
+{
+    return ck_int8_columns_of(d, form).unit_rows * n * d->kernel->columns * CK_UNIT_BYTES;
+}
+static inline int64_t ck_int8_row_bytes(const ck_int8 *d, int64_t n) { return CK_UNIT_BYTES * n * d->kernel->columns; }
 
 /* Writes where the steps of a form lie; there is room for its steps. */
 void ck_int8_place_steps(const ck_int8 *problem, ck_form form, int64_t *at);

@@ -3,8 +3,8 @@
  * Pixels and filter meet in units of four bytes: a unit holds UNIT terms of one pixel, in one of two forms.
  *   bytes: four unsigned pixels against four signed weights.
  *   words: two pixels and two weights, each widened to 16 bits.
- * In depthwise convolutions a unit holds pixels of one channel, of as many neighbouring taps, and each column meets the
- * units of its own channel: those of a row lie beside each other.
+ * In depthwise convolutions a unit holds pixels of one channel, of as many rows, and each column meets the
+ * units of its own channel: those of a pixel lie beside each other.
  * Sums are of 32 bits and wrap; what the true sum fits in comes out exactly.
  */
 #ifndef CK_INT8_KERNELS_H

@@ -83,6 +83,57 @@ static void load_rows(const ck_int8 *d, const ck_int8_run *run, int64_t group, i
     }
 }
 
+/* A panel's weights in one form, and the sums of each tap row if they are wanted; returns the most that pairs of weights
+ * add up to. */
+static int32_t pack_columns(const ck_int8 *d, int64_t panel, ck_form form, int32_t *sums)
+{
+    const ck_window *w = &d->window;
+    const ck_int8_columns c = ck_int8_columns_of(d, form);
+    const int64_t columns = d->kernel->columns, terms = ck_form_unit(form);
+    const int64_t n = ck_min(columns, d->out_channels - panel * columns);
+    int8_t rows[UNIT][CK_INT8_MOST_COLUMNS];
+    int8_t *to = (int8_t *)d->packed + d->form[form].packed_at + panel * d->form[form].steps * columns * UNIT;
+    int32_t peak = 0;
+    for (int64_t i = 0; i < c.rows; i++)
+        for (int64_t unit = 0; unit < c.unit_rows; unit++)
+            for (int64_t b = 0; b < w->cols; b++, to += columns * UNIT) {
+                memset(rows, 0, sizeof rows);
+                for (int64_t u = 0; u < terms; u++) {
+                    const int64_t a = unit * terms + u - i;
+                    if (a < 0 || a >= w->rows)
+                        continue;
+                    const char *from = d->filter + a * d->filter_stride[0] + b * d->filter_stride[1] +
+                                       panel * columns * d->filter_out;
+                    for (int64_t j = 0; j < n; j++)
+                        rows[u][j] = (int8_t)from[j * d->filter_out];
+                    if (i == 0 && sums)
+                        add_sums(rows[u], columns, sums + a * columns);
+                }
+                if (form == CK_BYTES)
+                    interleave((const int8_t(*)[CK_INT8_MOST_COLUMNS])rows, columns, to);
+                else
+                    interleave_words((const int8_t(*)[CK_INT8_MOST_COLUMNS])rows, columns, to);
+                peak = peak_of(rows[2], rows[3], columns, peak_of(rows[0], rows[1], columns, peak));
+            }
+    return peak;
+}
+
+/* One panel of a depthwise filter. */
+static void pack_depthwise(void *ctx, int64_t panel, ck_worker *worker)
+{
+    (void)worker;
+    const ck_int8 *d = ctx;
+    const int64_t numbers = d->window.rows * d->kernel->columns;
+    int32_t *sums = (int32_t *)(d->packed + d->sums_at) + panel * numbers;
+    memset(sums, 0, (size_t)numbers * sizeof *sums);
+    const int32_t peak = pack_columns(d, panel, CK_BYTES, sums);
+    if (!d->kernel->pairs_saturate)
+        return;
+    ((int32_t *)(d->packed + d->peaks_at))[panel] = peak;
+    if (peak > CK_NARROW_PAIR)
+        pack_columns(d, panel, CK_WORDS, NULL);
+}
+
 /* One panel of one group. */
 static void pack_unit(void *ctx, int64_t unit, ck_worker *worker)
 {
@@ -120,7 +171,7 @@ int ck_int8_pack(const ck_int8 *d, const ck_job *limits)
 {
     ck_job job = *limits;
     job.ctx = (void *)d;
-    job.fn = pack_unit;
+    job.fn = d->depthwise ? pack_depthwise : pack_unit;
     job.chunks = d->groups * ck_ceil_div(d->out_channels, d->kernel->columns);
     job.scratch_bytes = 0;
     return ck_pool_run(&job);
