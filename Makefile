@@ -2,19 +2,27 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PLANNING_VENV ?= .venv-gpu-planning
+PLANNING := $(PLANNING_VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard convkit/*.pyx convkit/_cpu/*.pyx convkit/_cpu/csrc/*)
-LINTED := setup.py convkit tests examples benchmarks
+LINTED := setup.py convkit tests tools examples benchmarks
 
-.PHONY: demo test test-slow lint bench bench-quick bench-peers bench-foundation dist-check clean
+.PHONY: demo test test-slow test-gpu-planning lint bench bench-quick bench-peers bench-foundation dist-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+# cuDNN's own planner, on a machine without a GPU: 2 GB of packages in an environment of their own, then some minutes.
+# Keeps in a file of the repository that the sources as they are have passed.
+test-gpu-planning: $(PLANNING_VENV)/.ready
+	$(PLANNING)/python -m pytest -q tests/gpu_planning
+	$(PLANNING)/python tests/gpu_planning/passed.py write
 
 lint: $(VENV)/.test $(VENV)/.lint
 	$(BIN)/ruff check $(LINTED)
@@ -62,9 +70,15 @@ $(VENV)/.test: $(VENV)/.built
 	$(BIN)/python -m pip install --quiet --group test
 	touch $@
 
+$(PLANNING_VENV)/.ready: $(SOURCES)
+	$(PYTHON) -m venv $(PLANNING_VENV)
+	$(PLANNING)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(PLANNING)/python -m pip install --quiet --group gpu-planning --editable .
+	touch $@
+
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --group lint build
 	touch $@
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info convkit/_cpu/_engine.c convkit/_repeated.c convkit/*.so convkit/_cpu/*.so
+	rm -rf build dist $(VENV) $(PLANNING_VENV) *.egg-info convkit/_cpu/_engine.c convkit/_repeated.c convkit/*.so convkit/_cpu/*.so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +88,16 @@ def is_cuda(value: Any) -> bool:
 
     Tensors of libraries for both devices have the attribute only when they live on a GPU.
     """
+    kind = type(value)
+    if not hasattr(kind, "__cuda_array_interface__"):
+        return False
     try:
-        return hasattr(type(value), "__cuda_array_interface__") and value.__cuda_array_interface__ is not None
+        # CuPy's arrays are on a GPU by type: their attribute takes microseconds, and asks CUDA, which fails in a forked
+        # child, for one.
+        known = getattr(sys.modules.get("cupy"), "ndarray", None)
+        if known is not None and isinstance(value, known):
+            return True
+        return value.__cuda_array_interface__ is not None
     except Exception:  # a property of the user's own
         return False
 
@@ -123,9 +132,9 @@ def _convert(op: str, role: str, value: Any) -> tuple[npt.NDArray[Any], bool]:
     if isinstance(value, np.ndarray):
         return np.asarray(value), False
     if is_cuda(value):
-        raise UnsupportedError(
-            f"{op}: {role} is of type {type_name(value)}, an array on a GPU, but this version of convkit has no GPU "
-            "backend; copy it to the CPU first, e.g. cupy.asnumpy(array)"
+        raise ArgumentTypeError(
+            f"{op}: {role} is of type {type_name(value)}, an array on a GPU, but must be on the CPU here, so copy "
+            f"it, e.g. cupy.asnumpy({role})"
         )
     if value is None or isinstance(value, (str, bytes, dict, set, frozenset)):
         raise ArgumentTypeError(f"{op}: {role} is of type {type_name(value)}, but must be an array")
@@ -256,7 +265,7 @@ def check_out_dtype(op: str, value: Any, computed: np.dtype[Any]) -> np.dtype[An
 def as_out(op: str, out: Any) -> npt.NDArray[Any]:
     """Return ``out`` as a plain ndarray, if it is an array that can be written to at all."""
     if is_cuda(out):
-        raise UnsupportedError(f"{op}: out is of type {type_name(out)}, on a GPU, but the inputs are on the CPU")
+        raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, on a GPU, but the inputs are on the CPU")
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, but must be a numpy.ndarray")
     plain = np.asarray(out)  # of a subclass, the memory without its methods

@@ -25,6 +25,7 @@ from ._arrays import (
     check_overlap,
     form_of,
     fresh_form,
+    is_cuda,
     settle_weak,
 )
 from ._cpu.machine import available_memory, this_machine
@@ -37,7 +38,7 @@ from ._int8 import check_terms
 from ._keys import plain_settings
 from ._options import Options, current
 from ._packed import PackedFilter
-from ._registry import FAMILIES, Choice, Plan, Problem, choose
+from ._registry import FAMILIES, Choice, Plan, Problem, Table, choose
 from ._repeated import Repeats, frozen
 
 logger = logging.getLogger("convkit")
@@ -76,6 +77,15 @@ SIGNATURES = {
 }
 
 
+class Limits(NamedTuple):
+    """The options in force that a plan depends on."""
+
+    workspace_limit: int
+    precision: str
+    deterministic: bool = False
+    autotune: bool = False
+
+
 class Settings(NamedTuple):
     """The keyword arguments that shape a call, as given."""
 
@@ -87,6 +97,24 @@ class Settings(NamedTuple):
     filter_format: Any
     out_dtype: Any
     algorithm: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A call that is legal: its sizes, its problem, and how its arrays are seen by plans."""
+
+    geometry: ConvGeometry
+    problem: Problem
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[tuple[int, ...], ...]
+    out_axes: tuple[int, ...]
+    taps: tuple[slice, slice] | None
+
+    @property
+    def transposed(self) -> bool:
+        """Whether an array is not stored in the order that plans see it in."""
+        return any(order != IN_ORDER for order in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,32 +148,30 @@ def check_format(op: str, geometry: ConvGeometry, dtype: str) -> None:
         )
 
 
-def check_algorithm(op: str, algorithm: Any) -> str:
+def check_algorithm(op: str, algorithm: Any, table: Table = TABLE) -> str:
     """Return the name of a family, or ``"auto"``."""
     name = as_text(algorithm)
     if name is None:
         raise ArgumentTypeError(f"{op}: algorithm is of type {type(algorithm).__name__}, but must be a string")
     algorithm = name
     if algorithm != "auto" and algorithm not in FAMILIES:
-        here = ", ".join(sorted({repr(candidate.family) for row in TABLE.values() for candidate in row}))
+        here = ", ".join(sorted({repr(candidate.family) for row in table.values() for candidate in row}))
         raise ArgumentError(f"{op}: algorithm is {show(algorithm)}, but must be 'auto' or one of {here}")
     return name
 
 
-def prepare(
+def check(
     op: str,
     forms: tuple[Form, ...],
     shape_argument: Any,
     settings: Settings,
     out: Form | None,
     accumulate: bool,
-    workspace_limit: int,
-    precision: str,
+    limits: Limits,
     packed: bool = False,
-) -> Call:
-    """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
+) -> Checked:
+    """Check a call, the same on every device; depends on nothing but the arguments."""
     signature = SIGNATURES[op]
-    algorithm = check_algorithm(op, settings.algorithm)
     shapes = {role: form[0] for role, form in zip(signature.arrays, forms, strict=True)}
     geometry = make_geometry(
         op,
@@ -187,27 +213,53 @@ def prepare(
         operands=tuple(operands),
         out=result,
         accumulate=accumulate,
-        workspace_limit=workspace_limit,
-        precision=precision,
+        workspace_limit=limits.workspace_limit,
+        precision=limits.precision,
+        deterministic=limits.deterministic,
+        autotune=limits.autotune,
         packed=packed,
     )
-    machine = this_machine()
-    choice = choose(TABLE, problem, machine, algorithm)
-    logger.debug("%s: %s serves %s", op, choice.chosen.name, geometry)
+    return Checked(geometry, problem, shape, out_dtype, axes, out_axes, taps)
+
+
+def planned(checked: Checked, choice: Choice, plan: Plan, slow: bool) -> Call:
+    """Return a call that was checked, with who serves it and how."""
     return Call(
-        geometry=geometry,
-        problem=problem,
+        geometry=checked.geometry,
+        problem=checked.problem,
         choice=choice,
-        plan=choice.chosen.plan(problem, machine),
-        shape=shape,
-        dtype=out_dtype,
-        axes=axes,
-        out_axes=out_axes,
-        nothing_to_sum=problem.empty,
-        taps=taps,
-        slow=choice.by_default and choice.chosen.family == "reference",
-        transposed=any(order != IN_ORDER for order in axes),
+        plan=plan,
+        shape=checked.shape,
+        dtype=checked.dtype,
+        axes=checked.axes,
+        out_axes=checked.out_axes,
+        nothing_to_sum=checked.problem.empty,
+        taps=checked.taps,
+        slow=slow,
+        transposed=checked.transposed,
     )
+
+
+def prepare(
+    op: str,
+    forms: tuple[Form, ...],
+    shape_argument: Any,
+    settings: Settings,
+    out: Form | None,
+    accumulate: bool,
+    workspace_limit: int,
+    precision: str,
+    packed: bool = False,
+) -> Call:
+    """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
+    algorithm = check_algorithm(op, settings.algorithm)
+    limits = Limits(workspace_limit, precision)
+    checked = check(op, forms, shape_argument, settings, out, accumulate, limits, packed)
+    machine = this_machine()
+    choice = choose(TABLE, checked.problem, machine, algorithm)
+    logger.debug("%s: %s serves %s", op, choice.chosen.name, checked.geometry)
+    slow = choice.by_default and choice.chosen.family == "reference"
+    return planned(checked, choice, choice.chosen.plan(checked.problem, machine), slow)
 
 
 def with_taps(operand: Operand, taps: tuple[slice, slice]) -> Operand:
@@ -284,6 +336,9 @@ def execute(
         values = tuple([packed.filter if i == place else value for i, value in enumerate(values)])
     arrays: list[Array] = [value for value in values if type(value) is np.ndarray]
     if len(arrays) < len(values):
+        if any(map(is_cuda, values)):
+            on_device: Array = on_gpu().execute(op, values, shape_argument, settings, out, num_threads, accumulate)
+            return on_device
         arrays = settle_weak([as_array(op, role, value) for role, value in zip(signature.arrays, values, strict=True)])
     given = out
     if out is not None:
@@ -318,20 +373,9 @@ def execute(
 
 
 def _compute(call: Call, arrays: list[Array], result: Array, threads: int, packed: PackedFilter | None) -> None:
-    """Run the plan on the arrays as views in the orders N, H, W, C and H, W, I, O, without idle taps."""
-    views = arrays
-    if call.transposed:
-        views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
-    out = result.transpose(call.out_axes)
-    if call.taps is not None:
-        signature = SIGNATURES[call.geometry.op]
-        if signature.result == "filter":
-            if not call.problem.accumulate:
-                result[...] = 0
-            out = out[call.taps]
-        else:
-            place = signature.arrays.index("filter")
-            views = [view[call.taps] if i == place else view for i, view in enumerate(views)]
+    if has_idle_sums(call):
+        result[...] = 0
+    views, out = seen_by_plans(call, arrays, result)
     if packed is None:
         call.plan.run(views, out, threads)
         return
@@ -341,6 +385,35 @@ def _compute(call: Call, arrays: list[Array], result: Array, threads: int, packe
         return keeper.packed(plan, taps, make)
 
     call.plan.run_packed(views, out, threads, pack)
+
+
+def has_idle_sums(call: Call) -> bool:
+    """Tell whether plans leave some of a filter gradient to be set to zero: taps that meet nothing but padding."""
+    return call.taps is not None and call.problem.op == "conv2d_backprop_filter" and not call.problem.accumulate
+
+
+def seen_by_plans(call: Call, arrays: list[Any], result: Any) -> tuple[list[Any], Any]:
+    """Return arrays and result as views in the orders N, H, W, C and H, W, I, O, without idle taps."""
+    views = arrays
+    if call.transposed:
+        views = [array.transpose(axes) for array, axes in zip(arrays, call.axes, strict=True)]
+    out = result.transpose(call.out_axes)
+    if call.taps is not None:
+        # A fused convolution names its arrays as `conv2d` does.
+        signature = SIGNATURES.get(call.geometry.op, SIGNATURES["conv2d"])
+        if signature.result == "filter":
+            out = out[call.taps]
+        else:
+            place = signature.arrays.index("filter")
+            views = [view[call.taps] if i == place else view for i, view in enumerate(views)]
+    return views, out
+
+
+def on_gpu() -> Any:
+    """Return the front of the GPU side, which nothing imports before an array on a GPU is seen."""
+    from . import _calls_gpu
+
+    return _calls_gpu
 
 
 def check_packed(op: str, value: Any, settings: Settings) -> PackedFilter:

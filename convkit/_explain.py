@@ -18,13 +18,14 @@ from ._arrays import (
     as_out,
     form_of,
     fresh_form,
+    is_cuda,
     settle_weak,
 )
 from ._calls import SIGNATURES, Call, Settings, check_accumulate, prepare
 from ._cpu.threads import resolve
-from ._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
+from ._errors import ArgumentError, ArgumentTypeError, DTypeError
 from ._foreign import check_names
-from ._fused import Given, parse, prepare_fused_cached
+from ._fused import CPU, Door, Given, Static, parse, prepare_fused_cached
 from ._geometry import ConvGeometry
 from ._options import Options, current
 from ._packed import PackedFilter
@@ -87,7 +88,7 @@ class Explanation:
     output_shape : tuple of int
         Shape of the result.
     num_threads : int
-        Threads that the call may use.
+        Threads that the call may use; 1 on a GPU.
     """
 
     op: str
@@ -133,8 +134,8 @@ def explain(
         The operation.
     *arrays_or_shapes
         The operation's positional arguments; for every array its shape will do, as a tuple of ints.
-    device : {"cpu"}
-        Where the call would run, if only shapes are given.
+    device : {"cpu", "gpu"}
+        Where the call would run, if only shapes are given; ``"gpu"`` is CuPy's current device.
     dtype : dtype, default float32
         The dtype of arrays that are given as shapes; with ``"int8"`` and ``"uint8"`` images the filter is int8 where it
         can be, and a bias float32.
@@ -158,8 +159,8 @@ def explain(
         raise ArgumentError(f"explain: op is {show(op)}, but must be one of {', '.join(map(repr, _ARGUMENTS))}")
     if not isinstance(device, str):
         raise ArgumentTypeError(f"explain: device is of type {type(device).__name__}, but must be a string")
-    if device != "cpu":
-        raise UnsupportedError(f"explain: device is {show(device)}, but this version has only 'cpu' implementations")
+    if device not in ("cpu", "gpu"):
+        raise ArgumentError(f"explain: device is {show(device)}, but must be 'cpu' or 'gpu'")
     keywords = dict(keywords)
     out, num_threads = keywords.pop("out", None), keywords.pop("num_threads", None)
     accumulates = op == "conv2d_backprop_filter"
@@ -178,11 +179,19 @@ def explain(
         )
     options = current()
     threads = resolve(op, num_threads, options)
-    out_form = None if out is None else form_of(as_out(op, out))
     settings = Settings(**{name: keywords.pop(name, default) for name, default in _KEYWORDS.items()})
-    if op == "fused_conv2d":
+    if device == "gpu" or any(is_cuda(getattr(value, "filter", value)) for value in given.values()):
+        # Nothing imports the GPU side before it is asked for.
+        from . import _explain_gpu
+
+        terms = Given(**{**own, **keywords}) if own else None
+        call = _explain_gpu.call_of(op, given, settings, terms, dtype, out, accumulate, options)
+        threads = 1
+    elif op == "fused_conv2d":
+        out_form = None if out is None else form_of(as_out(op, out))
         call = _fused_call(given, settings, Given(**{**own, **keywords}), dtype, out_form, options)
     else:
+        out_form = None if out is None else form_of(as_out(op, out))
         shape_argument = given.pop(SIGNATURES[op].shape_argument or "", None)
         limit, precision = options.workspace_limit, options.precision
         packed = any(isinstance(value, PackedFilter) for value in given.values())
@@ -206,8 +215,8 @@ def _forms(op: str, given: dict[str, Any], dtype: Any) -> tuple[Form, ...]:
     """Return how the arrays lie in memory, new and dense where only a shape is given."""
     forms, arrays = [], []
     for role, value in given.items():
-        if _is_shape(value):
-            forms.append(fresh_form(tuple(map(int, value)), _of_role(op, role, _dtype(dtype))))
+        if is_shape(value):
+            forms.append(form_of_shape(op, role, value, dtype))
         else:
             array = value.filter if isinstance(value, PackedFilter) else value
             arrays.append((len(forms), as_array(op, role, array)))
@@ -229,26 +238,38 @@ def _fused_call(
     given: dict[str, Any], settings: Settings, terms: Given, dtype: Any, out: Form | None, options: Options
 ) -> Call:
     """Return a fused call, prepared."""
-    bias: Any = given.get("bias")
-    side: Any = given.get("side_input")
     image, weights = _forms("fused_conv2d", {"input": given["input"], "filter": given["filter"]}, dtype)
-    is_int8 = weights[2].name == "int8"
-    parsed = parse(
-        terms,
-        None if _is_shape(bias) else bias,
-        None if _is_shape(side) else side,
-        weights[2],
-        side_given=side is not None,
-    )
-    static = parsed.static
-    if _is_shape(bias):
-        static = static._replace(bias=(bias, np.dtype(np.float32) if is_int8 else weights[2]))
-    if _is_shape(side):
-        static = static._replace(side=fresh_form(side, np.dtype(np.int8) if is_int8 else weights[2]))
+    static = static_of(given, terms, weights[2], CPU)
     return prepare_fused_cached((image, weights), static, settings, out, options).call
 
 
-def _is_shape(value: Any) -> bool:
+def static_of(given: dict[str, Any], terms: Given, filter_dtype: np.dtype[Any], door: Door) -> Static:
+    """Return what a plan may know of an epilogue of which shapes may be given in place of arrays."""
+    bias: Any = given.get("bias")
+    side: Any = given.get("side_input")
+    parsed = parse(
+        terms,
+        None if is_shape(bias) else bias,
+        None if is_shape(side) else side,
+        filter_dtype,
+        side is not None,
+        door,
+    )
+    static, is_int8 = parsed.static, filter_dtype.name == "int8"
+    if is_shape(bias):
+        static = static._replace(bias=(bias, np.dtype(np.float32) if is_int8 else filter_dtype))
+    if is_shape(side):
+        static = static._replace(side=fresh_form(side, np.dtype(np.int8) if is_int8 else filter_dtype))
+    return static
+
+
+def form_of_shape(op: str, role: str, shape: Any, dtype: Any) -> Form:
+    """Return the form of a new array of which only the shape is given."""
+    return fresh_form(tuple(map(int, shape)), _of_role(op, role, _dtype(dtype)))
+
+
+def is_shape(value: Any) -> bool:
+    """Tell whether a value is a shape, and not an array."""
     return isinstance(value, tuple) and all(
         isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0 for item in value
     )

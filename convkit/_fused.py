@@ -24,12 +24,14 @@ from ._arrays import (
     check_overlap,
     form_of,
     fresh_form,
+    is_cuda,
     settle_weak,
 )
 from ._calls import (
-    IN_ORDER,
     Array,
     Call,
+    Checked,
+    Limits,
     PerformanceWarning,
     Settings,
     _repeats,
@@ -40,6 +42,8 @@ from ._calls import (
     check_packed,
     is_small,
     logger,
+    on_gpu,
+    planned,
     with_taps,
 )
 from ._cpu.fused import SumsOfNothing
@@ -102,7 +106,7 @@ FLOAT32, FLOAT64, INT32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(n
 MODEST = 1e38
 
 
-def _numbers(name: str, value: Any) -> Array:
+def numbers(name: str, value: Any) -> Array:
     """Return real numbers as an array of any shape."""
     array = as_array(OP, name, value)[0]
     dtype = array.dtype
@@ -116,7 +120,7 @@ def _number(name: str, value: Any) -> float:
     """Return one real number."""
     if type(value) is float:
         return value
-    array = _numbers(name, value)
+    array = numbers(name, value)
     if array.ndim:
         raise ShapeError(f"{OP}: {name} has shape {array.shape}, but must be a single number")
     return float(array)
@@ -126,7 +130,7 @@ def _integer(name: str, value: Any) -> int:
     return value if type(value) is int else as_int(OP, name, value, least=_LEAST)
 
 
-def _rounded(value: Array | float, computed: np.dtype[Any]) -> Array:
+def rounded(value: Array | float, computed: np.dtype[Any]) -> Array:
     """Return numbers as a dense array of the dtype that the epilogue computes with."""
     if type(value) is float and abs(value) < MODEST:
         return np.array([value], computed)
@@ -159,7 +163,8 @@ def _check_side_scale(value: Any, side_given: bool) -> float:
     return scale
 
 
-def _computed(filter_dtype: np.dtype[Any]) -> np.dtype[Any]:
+def computed_dtype(filter_dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that the epilogue computes with."""
     return FLOAT64 if filter_dtype.name == "float64" else FLOAT32
 
 
@@ -217,11 +222,10 @@ def _check_zero_point(name: str, value: int, dtype: np.dtype[Any], of: str) -> N
         )
 
 
-def prepare_fused(
-    forms: tuple[Form, Form], static: Static, settings: Settings, out: Form | None, workspace_limit: int, precision: str
-) -> FusedCall:
-    """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
-    algorithm = check_algorithm(OP, settings.algorithm)
+def check_fused(
+    forms: tuple[Form, Form], static: Static, settings: Settings, out: Form | None, limits: Limits
+) -> Checked:
+    """Check a call, the same on every device; depends on nothing but the arguments."""
     geometry = make_geometry(
         OP,
         forms[0][0],
@@ -256,32 +260,31 @@ def prepare_fused(
         operands=tuple(operands),
         out=Operand.of("out", out or fresh_form(shape, out_dtype), out_axes),
         accumulate=False,
-        workspace_limit=workspace_limit,
-        precision=precision,
+        workspace_limit=limits.workspace_limit,
+        precision=limits.precision,
         epilogue=epilogue,
+        deterministic=limits.deterministic,
+        autotune=limits.autotune,
     )
-    machine = this_machine()
+    return Checked(geometry, problem, shape, out_dtype, axes, out_axes, taps)
+
+
+def prepare_fused(
+    forms: tuple[Form, Form], static: Static, settings: Settings, out: Form | None, workspace_limit: int, precision: str
+) -> FusedCall:
+    """Check a call, choose its implementation and plan it; depends on nothing but the arguments and the machine."""
+    algorithm = check_algorithm(OP, settings.algorithm)
+    checked = check_fused(forms, static, settings, out, Limits(workspace_limit, precision))
+    problem, machine = checked.problem, this_machine()
     choice = choose(TABLE, problem, machine, algorithm)
-    logger.debug("%s: %s serves %s", OP, choice.chosen.name, geometry)
-    call = Call(
-        geometry=geometry,
-        problem=problem,
-        choice=choice,
-        plan=SumsOfNothing(problem) if problem.empty else choice.chosen.plan(problem, machine),
-        shape=shape,
-        dtype=out_dtype,
-        axes=axes,
-        out_axes=out_axes,
-        nothing_to_sum=problem.empty,
-        taps=taps,
-        slow=choice.by_default and choice.chosen.family == "reference" and not problem.empty,
-        transposed=any(order != IN_ORDER for order in axes),
-    )
-    plan = call.plan
+    logger.debug("%s: %s serves %s", OP, choice.chosen.name, checked.geometry)
+    plan = SumsOfNothing(problem) if problem.empty else choice.chosen.plan(problem, machine)
+    slow = choice.by_default and choice.chosen.family == "reference" and not problem.empty
+    call = planned(checked, choice, plan, slow)
     start = None
-    if isinstance(plan, FusedPlan) and not (call.nothing_to_sum or call.slow or taps):
+    if isinstance(plan, FusedPlan) and not (call.nothing_to_sum or call.slow or call.taps):
         start = plan.start_fused()
-    return FusedCall(call, _computed(forms[1][2]), start)
+    return FusedCall(call, computed_dtype(forms[1][2]), start)
 
 
 def _check_epilogue(
@@ -333,6 +336,28 @@ def prepare_fused_cached(
     return _prepared(forms, static, plain, *rest)
 
 
+def _weakly(role: str, value: Any, dtype: np.dtype[Any] | None) -> Array:
+    """Return an array, nested lists in the dtype given."""
+    array, weak = as_array(OP, role, value)
+    if weak and dtype is not None:
+        with np.errstate(all="ignore"):
+            return array.astype(dtype)
+    return array
+
+
+class Door(NamedTuple):
+    """How the arguments of one device are read."""
+
+    # Takes a name and a value, and returns real numbers as an array.
+    numbers: Callable[[str, Any], Any]
+    # Takes a role, a value, and the dtype of nested lists.
+    array: Callable[[str, Any, np.dtype[Any] | None], Any]
+    form: Callable[[Any], Form]
+
+
+CPU = Door(numbers, _weakly, form_of)
+
+
 class Parsed(NamedTuple):
     """The epilogue's arguments, each checked by itself."""
 
@@ -343,23 +368,26 @@ class Parsed(NamedTuple):
     side: Array | None
 
 
-def parse(given: Given, bias: Any, side_input: Any, filter_dtype: np.dtype[Any], side_given: bool) -> Parsed:
+def parse(
+    given: Given, bias: Any, side_input: Any, filter_dtype: np.dtype[Any], side_given: bool, door: Door = CPU
+) -> Parsed:
     """Read the epilogue's arguments; what they must be beside the others is checked when the call is prepared."""
     scale: Any = given.conv_scale
     if type(scale) is not float:
-        scale = _numbers("conv_scale", scale)
-    computed = _computed(filter_dtype)
+        scale = door.numbers("conv_scale", scale)
+    computed = computed_dtype(filter_dtype)
     side_scale = _check_side_scale(given.side_scale, side_given)
     if side_scale not in (0.0, 1.0):
-        side_scale = float(_rounded(side_scale, computed)[0])
+        side_scale = float(rounded(side_scale, computed)[0])
     activation = _activation(given.activation)
     alpha = _number("alpha", given.alpha)
-    terms = _weakly("bias", bias, computed)
-    beside = _weakly("side_input", side_input, filter_dtype.newbyteorder("=") if filter_dtype.kind != "i" else None)
+    beside_dtype = filter_dtype.newbyteorder("=") if filter_dtype.kind != "i" else None
+    terms = None if bias is None else door.array("bias", bias, computed)
+    beside = None if side_input is None else door.array("side_input", side_input, beside_dtype)
     static = Static(
         scale_shape=() if type(scale) is float else scale.shape,
         bias=None if terms is None else (terms.shape, terms.dtype),
-        side=None if beside is None else form_of(beside),
+        side=None if beside is None else door.form(beside),
         reads_side=side_scale != 0 and side_given,
         onto_side=False,
         activation=activation,
@@ -368,17 +396,6 @@ def parse(given: Given, bias: Any, side_input: Any, filter_dtype: np.dtype[Any],
         output_zero_point=_integer("output_zero_point", given.output_zero_point),
     )
     return Parsed(static, scale, side_scale, terms, beside)
-
-
-def _weakly(role: str, value: Any, dtype: np.dtype[Any] | None) -> Array | None:
-    """Return an array, nested lists in the dtype given."""
-    if value is None:
-        return None
-    array, weak = as_array(OP, role, value)
-    if weak and dtype is not None:
-        with np.errstate(all="ignore"):
-            return array.astype(dtype)
-    return array
 
 
 def execute_fused(
@@ -397,6 +414,9 @@ def execute_fused(
         values = values[0], packed.filter
     x, w = values
     if type(x) is not np.ndarray or type(w) is not np.ndarray:
+        if is_cuda(x) or is_cuda(w):
+            on_device: Array = on_gpu().execute_fused(values, bias, side_input, settings, given, out, num_threads)
+            return on_device
         x, w = settle_weak([as_array(OP, "input", x), as_array(OP, "filter", w)])
     parsed = parse(given, bias, side_input, w.dtype, side_input is not None)
     result = None if out is None else as_out(OP, out)
@@ -452,9 +472,9 @@ def _compute(
     assert isinstance(plan, FusedPlan) and epilogue is not None
     bias = parsed.bias
     terms = Terms(
-        conv_scale=_rounded(parsed.conv_scale, prepared.computed),
+        conv_scale=rounded(parsed.conv_scale, prepared.computed),
         side_scale=parsed.side_scale if epilogue.side else 0.0,
-        bias=None if bias is None else _rounded(bias, INT32 if epilogue.bias == "int32" else prepared.computed),
+        bias=None if bias is None else rounded(bias, INT32 if epilogue.bias == "int32" else prepared.computed),
     )
     views = arrays
     if call.transposed:

@@ -12,7 +12,13 @@ from ._cpu import _engine, blas, depthwise, families, int8, isa, machine, memory
 from ._options import current, forget_environment
 from ._version import __version__
 
-_COMPANIONS = ("numpy", "threadpoolctl", "ml_dtypes", "cupy")
+_COMPANIONS = ("numpy", "threadpoolctl", "ml_dtypes")
+# Under whatever name they are installed for one release of CUDA.
+_GPU_COMPANIONS = {
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "cudnn frontend": ("nvidia-cudnn-frontend",),
+    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+}
 
 
 def cpu_info() -> dict[str, Any]:
@@ -44,14 +50,39 @@ def cpu_info() -> dict[str, Any]:
     }
 
 
+def gpu_info() -> dict[str, Any]:
+    """Return what convkit knows of the GPUs; the first call initialises CUDA.
+
+    Returns
+    -------
+    dict
+        ``available``: whether convolutions can run on a GPU; ``reason``: one sentence saying why not, else None;
+        ``cupy``: the version of a CuPy that can be imported, or None; ``driver``: the version of CUDA that the driver
+        is for, such as 12080, or None; ``devices``: of each GPU a dict with ``name``, ``capability`` (major,
+        minor), ``memory`` (bytes), ``processors``, ``cudnn`` (version, or None: own kernels serve all calls) and
+        ``no_cudnn`` (why it is not used, else an empty string).
+    """
+    # Nothing imports the GPU side before it is asked for.
+    from ._gpu.info import describe
+
+    return describe()
+
+
+def _installed(names: tuple[str, ...]) -> str:
+    """Return the version of the first distribution that is installed."""
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "not installed"
+
+
 def show_versions() -> None:
     """Print the versions of convkit, Python and the libraries it works with, the BLAS in use and the CPU."""
     lines = [("convkit", __version__), ("python", sys.version.split()[0]), ("platform", platform.platform())]
-    for name in _COMPANIONS:
-        try:
-            lines.append((name, version(name)))
-        except PackageNotFoundError:
-            lines.append((name, "not installed"))
+    lines += [(name, _installed((name,))) for name in _COMPANIONS]
+    lines += [(name, _installed(names)) for name, names in _GPU_COMPANIONS.items()]
     lines.append(("blas", blas.describe()))
     lines += [(f"cpu {key}", str(value)) for key, value in cpu_info().items()]
     width = max(len(key) for key, _ in lines)
@@ -67,6 +98,9 @@ def clear_caches() -> None:
     planar.forget_specs()
     int8.forget_specs()
     winograd.forget_specs()
+    if "convkit._calls_gpu" in sys.modules:
+        # Imported again, which waits for another thread that is about to import it first.
+        _calls.on_gpu().clear_prepared()
     _engine.clear_scratch()
     memory.process_limit.cache_clear()
     threads.forget()

@@ -87,6 +87,7 @@ def conv2d(
         dtype that casts safely to the filter's; int8 or uint8 with an int8 filter.
     filter : array_like
         Filters, (kh, kw, C/groups, K) in HWIO, (K, C/groups, kh, kw) in OIHW, (K, kh, kw, C/groups) in OHWI.
+        float32, float64, float16, bfloat16 or int8.  Also a `PackedFilter` of this operation.
     strides : int, pair or four ints, default 1
         Step of the window in pixels: one number, (height, width), or four in the order of `data_format` with 1 for
         batch and channels.
@@ -113,6 +114,7 @@ def conv2d(
         and int32 for int8 filters.
     algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "int8", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
+        On CuPy arrays ``"gemm"``, ``"cudnn"``, ``"direct"`` or ``"im2col"``.
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
@@ -122,7 +124,7 @@ def conv2d(
     -------
     ndarray
         (N, OH, OW, K) or (N, K, OH, OW), of the filter's dtype, int32 for int8 filters, or `out_dtype`; `out` itself
-        if given.
+        if given.  A cupy.ndarray if the operands are.
 
     Raises
     ------
@@ -133,8 +135,8 @@ def conv2d(
     ArgumentError, ArgumentTypeError
         Other impossible values, types or names of arguments.
     UnsupportedError
-        `algorithm` cannot serve this call, the arrays live on a GPU, or sums of int8 products are so long that an int32
-        might not hold them (see `fused_conv2d`).
+        `algorithm` cannot serve this call, or sums of int8 products are so long that an int32 might not hold them (see
+        `fused_conv2d`).
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 
@@ -276,6 +278,7 @@ def conv2d_backprop_filter(
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
     algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
+        On CuPy arrays ``"gemm"``, ``"cudnn"``, ``"direct"`` or ``"im2col"``.
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
@@ -288,7 +291,7 @@ def conv2d_backprop_filter(
     -------
     ndarray
         Of shape `filter_shape` and of out_backprop's dtype or `out_dtype`; `out` itself if given.  Zeros for an empty
-        batch.
+        batch.  A cupy.ndarray if the operands are.
 
     Raises
     ------
@@ -299,7 +302,7 @@ def conv2d_backprop_filter(
     ArgumentError, ArgumentTypeError
         Other impossible values, types or names of arguments.
     UnsupportedError
-        `algorithm` cannot serve this call, or the arrays live on a GPU.
+        `algorithm` cannot serve this call.
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 
@@ -409,7 +412,7 @@ def conv2d_backprop_input(
     input_shape : sequence of four or two ints
         Shape of the input in `data_format`, or its (height, width) alone.
     filter : array_like
-        Filters, in `filter_format`; float32, float64, float16 or bfloat16.
+        Filters, in `filter_format`; float32, float64, float16 or bfloat16.  Also a `PackedFilter` of this operation.
     out_backprop : array_like
         Gradient with respect to the output, of the output's shape and the filter's dtype.
     strides : int, pair or four ints, default 1
@@ -436,6 +439,7 @@ def conv2d_backprop_input(
         ``"float32"`` for float16 and bfloat16 operands keeps the float32 sums; otherwise the operands' own dtype.
     algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
+        On CuPy arrays ``"gemm"``, ``"cudnn"``, ``"direct"`` or ``"im2col"``.
     num_threads : int, optional
         Most threads for this call, 1 to 1024; by default from `options`, `set_options`, the environment variables
         CONVKIT_NUM_THREADS or OMP_NUM_THREADS, or the CPUs that the process may use, the first that is set;
@@ -444,7 +448,8 @@ def conv2d_backprop_input(
     Returns
     -------
     ndarray
-        Of the input's full shape and of the filter's dtype or `out_dtype`; `out` itself if given.
+        Of the input's full shape and of the filter's dtype or `out_dtype`; `out` itself if given.  A cupy.ndarray if
+        the operands are.
 
     Raises
     ------
@@ -455,7 +460,7 @@ def conv2d_backprop_input(
     ArgumentError, ArgumentTypeError
         Other impossible values, types or names of arguments.
     UnsupportedError
-        `algorithm` cannot serve this call, or the arrays live on a GPU.
+        `algorithm` cannot serve this call.
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 

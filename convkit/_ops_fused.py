@@ -150,13 +150,14 @@ def fused_conv2d(
         bfloat16 operands; otherwise the operands' own dtype.
     algorithm : {"auto", "fft", "planar", "depthwise", "winograd", "direct", "gemm", "im2col", "int8", "reference"}
         Family that must serve the call; ``"auto"`` takes the first that can and is likely to be fast (see `explain`).
+        On CuPy arrays ``"gemm"``, ``"cudnn"``, ``"direct"`` or ``"im2col"``.
     num_threads : int, optional
         Most threads for this call, as in `conv2d`.  The bits of the result do not depend on it.
 
     Returns
     -------
     ndarray
-        Of the shape that `conv2d_output_shape` tells; `out` itself if given.
+        Of the shape that `conv2d_output_shape` tells; `out` itself if given.  A cupy.ndarray if the operands are.
 
     Raises
     ------
@@ -167,8 +168,8 @@ def fused_conv2d(
     ArgumentError, ArgumentTypeError
         Other impossible values, types or names of arguments; a `side_scale` other than 0 without a side input.
     UnsupportedError
-        `algorithm` cannot serve this call, the arrays live on a GPU, or sums of int8 products are so long that an int32
-        might not hold them: more than 131071 terms, or 65793 for uint8 input or an input zero point.
+        `algorithm` cannot serve this call, or sums of int8 products are so long that an int32 might not hold them: more
+        than 131071 terms, or 65793 for uint8 input or an input zero point.
     WorkspaceError
         The workspace limit or the memory there is does not suffice; the message says how many bytes are needed.
 

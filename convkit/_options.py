@@ -73,6 +73,8 @@ class Options:
     precision: str = "default"
     deterministic: bool = False
     autotune: bool = False
+    # Whether `workspace_limit` is somebody's wish; GPUs have a default of their own.
+    workspace_limit_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ def _merge(explicit: dict[str, Any]) -> Options:
             value = read_environment(f"CONVKIT_{name.upper()}", name)
             if value is not None:
                 environment[name] = value
-    return replace(Options(), **environment, **{**_process, **explicit})
+    settings = {**environment, **_process, **explicit}
+    return replace(Options(), **settings, workspace_limit_given="workspace_limit" in settings)
 
 
 def current() -> Options:
@@ -185,14 +188,16 @@ def options(
     num_threads : int, optional
         Most threads that one call uses, the calling one included; 1 to 1024.
     workspace_limit : int, optional
-        Most bytes of scratch memory that one call takes (default 64 MiB).
+        Most bytes of scratch memory that one call takes (default 64 MiB; on a GPU 1 GiB or a tenth of its memory,
+        whichever is less).
     precision : {"default", "high", "fast"}, optional
         Which fast algorithms are allowed.  On the CPU, ``"high"`` excludes the family ``winograd``, whose errors are
         relative to the largest pixel within a few pixels of a window, and dot products of bfloat16 pairs, which take
-        subnormal numbers for zeros; all others count as ``"high"``.  ``"fast"`` allows what ``"default"`` does, and
-        more on GPUs only.
+        subnormal numbers for zeros; all others count as ``"high"``.  On a GPU ``"default"`` is as exact
+        as ``"high"``, and ``"fast"`` allows cuDNN and cuBLAS TF32, and cuDNN Winograd's algorithm.
     deterministic, autotune : bool, optional
-        Concern GPU libraries only; on the CPU every result is deterministic and nothing is tuned.
+        Concern cuDNN only: plans whose results are the same bits each time; plans timed at the first call of a
+        geometry.  On the CPU every result is deterministic and nothing is tuned.
 
     Yields
     ------

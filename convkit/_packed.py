@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arguments import as_text, show
-from ._arrays import FLOATS, INT8_RESULTS, as_array
+from ._arrays import FLOATS, INT8_RESULTS, as_array, is_cuda
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError
 from ._foreign import own_names_only
 from ._geometry import check_pack_arguments
@@ -26,7 +26,7 @@ class PackedFilter:
     Attributes
     ----------
     filter : ndarray
-        The copy, read-only.
+        The copy, read-only; of a CuPy array on its device, where calls read it as it is.
     op : str
         The operation that it is for.
     kind : tuple
@@ -37,8 +37,11 @@ class PackedFilter:
 
     def __init__(self, op: str, filter: npt.NDArray[Any], arguments: tuple[tuple[str, Any], ...]) -> None:
         self.op = op
-        self.filter = np.array(filter, order="C", subok=False)
-        self.filter.flags.writeable = False
+        if is_cuda(filter):
+            self.filter = filter.copy(order="C")
+        else:
+            self.filter = np.array(filter, order="C", subok=False)
+            self.filter.flags.writeable = False
         self._arguments = arguments
         self.kind = (op, str(dict(arguments)["filter_format"]))
         self._packs: dict[Any, tuple[Any, Any]] = {}
@@ -79,7 +82,7 @@ class PackedFilter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the plain filter; it is packed again after loading."""
-        return _load, (self.op, np.array(self.filter), self._arguments)
+        return _load, (self.op, self.filter.copy(), self._arguments)
 
 
 def _load(op: str, filter: npt.NDArray[Any], arguments: tuple[tuple[str, Any], ...]) -> PackedFilter:
@@ -109,7 +112,7 @@ def pack_filter(
     ----------
     filter : array_like
         The filter, in `filter_format`; float32, float64, float16 or bfloat16, and int8 but for gradients.  It is
-        copied, so that later changes do not reach the pack.
+        copied, so that later changes do not reach the pack; a CuPy array on its device.
     op : {"conv2d", "conv2d_backprop_input", "fused_conv2d"}
         The operation whose calls it is for.
     strides, padding, dilations, groups, data_format, filter_format
@@ -137,7 +140,8 @@ def pack_filter(
         raise ArgumentTypeError(f"pack_filter: op is of type {type(op).__name__}, but must be a string")
     if name not in PACK_OPS:
         raise ArgumentError(f"pack_filter: op is {show(op)}, but must be one of {', '.join(map(repr, PACK_OPS))}")
-    array, weak = as_array("pack_filter", "filter", filter)
+    array: Any
+    array, weak = (filter, False) if is_cuda(filter) else as_array("pack_filter", "filter", filter)
     if weak:
         array = array.astype(np.float64)
     allowed = (*FLOATS, "int8") if name in INT8_RESULTS else FLOATS

@@ -38,6 +38,9 @@ class Problem:
     workspace_limit: int
     precision: str
     epilogue: Epilogue | None = None
+    # Of interest to GPU libraries only.
+    deterministic: bool = False
+    autotune: bool = False
     packed: bool = False  # the filter is kept in whatever order the plan wants, from call to call
 
     @property
@@ -196,7 +199,7 @@ def choose(table: Table, problem: Problem, machine: Any, algorithm: str) -> Choi
         here = ", ".join(repr(c.family) for c in candidates)
         raise UnsupportedError(
             f"{problem.op}: algorithm is {algorithm!r}, which has no implementation for {problem.dtype} arrays on the "
-            f"CPU in this version; those that have are {here}, and 'auto' chooses among them"
+            f"{candidates[0].device.upper()} in this version; those that have are {here}, and 'auto' chooses among them"
         )
     reasons = "; ".join(f"{c.name}: {o}" for c, o in wanted)
     error = WorkspaceError if any(isinstance(o, NeedsWorkspace) for _, o in wanted) else UnsupportedError

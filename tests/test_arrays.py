@@ -8,7 +8,15 @@ import pytest
 from refusals import refused
 
 import convkit
-from convkit import ArgumentError, ArgumentTypeError, ConvkitError, DTypeError, ShapeError, UnsupportedError
+from convkit import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    ConvkitError,
+    DTypeError,
+    ShapeError,
+    UnsupportedError,
+)
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), BF16]
@@ -150,20 +158,20 @@ def test_a_subclass_gives_a_plain_array():
     assert convkit.conv2d(x, w, out=out) is out
 
 
-def test_a_cupy_array_says_that_there_is_no_gpu_side():
+def test_an_array_on_a_gpu_says_that_there_is_no_cupy():
     x, w, dy = fake_cupy_array((2, 6, 5, 3)), fake_cupy_array((3, 2, 3, 4)), fake_cupy_array((2, 4, 4, 4))
-    for op, call in operations(x, w, dy).items():
-        with refused((UnsupportedError, ArgumentTypeError), "CuPy", op=op):
+    for call in operations(x, w, dy).values():
+        with pytest.raises(BackendError, match=r"^convkit: CuPy is not installed.*cuda12"):
             call()
 
 
 def test_numpy_and_cupy_do_not_mix():
     x, w, dy = problem()
-    with refused((UnsupportedError, ArgumentTypeError), "CuPy", "NumPy", "filter"):
+    with refused(ArgumentTypeError, "CuPy", "NumPy", "filter"):
         convkit.conv2d(x, fake_cupy_array(w.shape))
-    with refused((UnsupportedError, ArgumentTypeError), "CuPy", "NumPy", op="conv2d_backprop_filter"):
+    with refused(ArgumentTypeError, "CuPy", "NumPy", op="conv2d_backprop_filter"):
         convkit.conv2d_backprop_filter(fake_cupy_array(x.shape), w.shape, dy)
-    with refused((UnsupportedError, ArgumentTypeError), "CuPy", "out"):
+    with refused(ArgumentTypeError, "CuPy", "out"):
         convkit.conv2d(x, w, out=fake_cupy_array(dy.shape))
     assert "cupy" not in sys.modules
 
