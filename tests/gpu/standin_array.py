@@ -6,6 +6,7 @@ NumPy or of another device, dtypes that its kernels do not know.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -223,11 +224,11 @@ class ndarray:
         """Return one axis."""
         return self.reshape(-1, order=order)
 
-    def view(self, dtype: Any = None, array_class: Any = None) -> ndarray:
-        """Return the same memory as another dtype or class."""
-        if isinstance(dtype, type) and issubclass(dtype, ndarray):
-            dtype, array_class = None, dtype
-        kind = type(self) if array_class is None else array_class
+    def view(self, dtype: Any = None, type: Any = None) -> ndarray:
+        """Return the same memory as another dtype or class; either may come first."""
+        if inspect.isclass(dtype) and issubclass(dtype, ndarray):
+            dtype, type = None, dtype
+        kind = self.__class__ if type is None else type
         shapes = self._shapes()
         dtype = self.dtype if dtype is None else np.dtype(dtype)
         if dtype.itemsize != self.itemsize:
