@@ -180,7 +180,7 @@ def explain(
     options = current()
     threads = resolve(op, num_threads, options)
     settings = Settings(**{name: keywords.pop(name, default) for name, default in _KEYWORDS.items()})
-    if device == "gpu" or any(is_cuda(getattr(value, "filter", value)) for value in given.values()):
+    if device == "gpu" or any(is_cuda(unpacked(value)) for value in given.values()):
         # Nothing imports the GPU side before it is asked for.
         from . import _explain_gpu
 
@@ -218,7 +218,7 @@ def _forms(op: str, given: dict[str, Any], dtype: Any) -> tuple[Form, ...]:
         if is_shape(value):
             forms.append(form_of_shape(op, role, value, dtype))
         else:
-            array = value.filter if isinstance(value, PackedFilter) else value
+            array = unpacked(value)
             arrays.append((len(forms), as_array(op, role, array)))
             forms.append(fresh_form((), np.dtype(np.float32)))
     settled = settle_weak([pair for _, pair in arrays])
@@ -266,6 +266,11 @@ def static_of(given: dict[str, Any], terms: Given, filter_dtype: np.dtype[Any], 
 def form_of_shape(op: str, role: str, shape: Any, dtype: Any) -> Form:
     """Return the form of a new array of which only the shape is given."""
     return fresh_form(tuple(map(int, shape)), _of_role(op, role, _dtype(dtype)))
+
+
+def unpacked(value: Any) -> Any:
+    """Return what a packed filter was made of; of no other object anything is asked."""
+    return value.filter if type(value) is PackedFilter else value
 
 
 def is_shape(value: Any) -> bool:

@@ -7,13 +7,12 @@ from typing import Any
 from ._arrays import Form
 from ._calls import SIGNATURES, Call, Settings
 from ._calls_gpu import GPU, PREPARING, Fixed, limits_of, prepare, prepare_fused
-from ._explain import form_of_shape, is_shape, static_of
+from ._explain import form_of_shape, is_shape, static_of, unpacked
 from ._fused import Given
 from ._gpu import access
 from ._gpu.arrays import as_gpu, as_gpu_out, form_of, one_device
 from ._gpu.machine import this_machine
 from ._options import Options
-from ._packed import PackedFilter
 
 
 def call_of(
@@ -31,7 +30,7 @@ def call_of(
     named = []
     forms: list[Form] = []
     for role in ("input", "filter") if terms else given:
-        value = given[role].filter if isinstance(given[role], PackedFilter) else given[role]
+        value = unpacked(given[role])
         if is_shape(value):
             forms.append(form_of_shape(op, role, value, dtype))
         else:
