@@ -97,6 +97,11 @@ def check_limit(op: str, what: str, number: int, formula: str = "") -> int:
     return number
 
 
+def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Tell whether a value is of a type; unlike ``isinstance`` this asks nothing of the value, which may raise then."""
+    return issubclass(type(value), kinds)
+
+
 def as_text(value: object) -> str | None:
     """A plain str from a str or an instance of a subclass (``numpy.str_``), else None."""
     return str.__str__(value) if issubclass(type(value), str) else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import show
+from ._arguments import is_a, show
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -266,7 +266,7 @@ def as_out(op: str, out: Any) -> npt.NDArray[Any]:
     """Return ``out`` as a plain ndarray, if it is an array that can be written to at all."""
     if is_cuda(out):
         raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, on a GPU, but the inputs are on the CPU")
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+    if not is_a(out, np.ndarray) or is_a(out, np.ma.MaskedArray):
         raise ArgumentTypeError(f"{op}: out is of type {type_name(out)}, but must be a numpy.ndarray")
     plain = np.asarray(out)  # of a subclass, the memory without its methods
     if not plain.flags.writeable:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import as_text, show
+from ._arguments import as_text, is_a, show
 from ._arrays import (
     Form,
     Operand,
@@ -418,12 +418,12 @@ def on_gpu() -> Any:
 
 def check_packed(op: str, value: Any, settings: Settings) -> PackedFilter:
     """Return a packed filter if it is where a filter belongs, and for this operation and format."""
-    if not isinstance(value, PackedFilter):
+    if type(value) is not PackedFilter:
         raise ArgumentTypeError(f"{op}: a packed filter is given for another argument than filter")
     if value.op != op:
         raise ArgumentError(f"{op}: filter was packed for {value.op}, but is used for {op}")
     wanted = settings.filter_format
-    if wanted is None and isinstance(settings.data_format, str):
+    if wanted is None and is_a(settings.data_format, str):
         wanted = DEFAULT_FILTER_FORMAT.get(settings.data_format)
     if wanted != value.filter_format:
         raise ArgumentError(f"{op}: filter was packed in {value.filter_format}, but filter_format is {show(wanted)}")
@@ -432,11 +432,11 @@ def check_packed(op: str, value: Any, settings: Settings) -> PackedFilter:
 
 def check_accumulate(op: str, accumulate: Any, out: Any) -> bool:
     """Return ``accumulate`` if it is a truth value that goes with ``out``."""
-    if not isinstance(accumulate, bool):
+    if not is_a(accumulate, bool):
         raise ArgumentTypeError(f"{op}: accumulate is of type {type(accumulate).__name__}, but must be True or False")
     if accumulate and out is None:
         raise ArgumentError(f"{op}: accumulate=True adds to out, but out is None")
-    return accumulate
+    return bool(accumulate)
 
 
 def is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

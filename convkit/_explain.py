@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arguments import show
+from ._arguments import is_a, show
 from ._arrays import (
     FLOATS,
     INT8_IMAGES,
@@ -153,11 +153,11 @@ def explain(
         What the operation itself would raise, other than for an overlap of `out` with an input, or a result too
         large for the memory there is.
     """
-    if not isinstance(op, str):
+    if not is_a(op, str):
         raise ArgumentTypeError(f"explain: op is of type {type(op).__name__}, but must be a string")
     if op not in _ARGUMENTS:
         raise ArgumentError(f"explain: op is {show(op)}, but must be one of {', '.join(map(repr, _ARGUMENTS))}")
-    if not isinstance(device, str):
+    if not is_a(device, str):
         raise ArgumentTypeError(f"explain: device is of type {type(device).__name__}, but must be a string")
     if device not in ("cpu", "gpu"):
         raise ArgumentError(f"explain: device is {show(device)}, but must be 'cpu' or 'gpu'")
@@ -194,7 +194,7 @@ def explain(
         out_form = None if out is None else form_of(as_out(op, out))
         shape_argument = given.pop(SIGNATURES[op].shape_argument or "", None)
         limit, precision = options.workspace_limit, options.precision
-        packed = any(isinstance(value, PackedFilter) for value in given.values())
+        packed = any(type(value) is PackedFilter for value in given.values())
         forms = _forms(op, given, dtype)
         call = prepare(op, forms, shape_argument, settings, out_form, accumulate, limit, precision, packed)
     return Explanation(
@@ -275,8 +275,8 @@ def unpacked(value: Any) -> Any:
 
 def is_shape(value: Any) -> bool:
     """Tell whether a value is a shape, and not an array."""
-    return isinstance(value, tuple) and all(
-        isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0 for item in value
+    return is_a(value, tuple) and all(
+        is_a(item, (int, np.integer)) and not is_a(item, bool) and item >= 0 for item in value
     )
 
 

@@ -34,7 +34,7 @@ def plain_settings(settings: _Settings) -> _Settings | None:
         return settings
     make: Any = type(settings)
     try:
-        plain: _Settings = make(*[value if isinstance(value, _DTYPES) else _plain(value) for value in settings])
+        plain: _Settings = make(*[value if issubclass(type(value), _DTYPES) else _plain(value) for value in settings])
     except _NotPlainError:
         return None
     return plain

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._arguments import show
+from ._arguments import as_text, is_a, show
 from ._errors import ArgumentError, ArgumentTypeError
 from ._foreign import own_names_only
 
@@ -31,7 +31,7 @@ def _check_int(op: str, argument: str, value: Any, low: int, high: int) -> int:
         number = value.__index__()
     except Exception:
         number = None
-    if isinstance(value, bool) or not isinstance(number, int):
+    if is_a(value, bool) or not isinstance(number, int):
         raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be an integer")
     if not low <= number <= high:
         raise ArgumentError(f"{op}: {argument} is {show(number)}, but must be between {low} and {high}")
@@ -43,17 +43,18 @@ def _check_bytes(op: str, argument: str, value: Any) -> int:
 
 
 def _check_flag(op: str, argument: str, value: Any) -> bool:
-    if not isinstance(value, bool):
+    if not is_a(value, bool):
         raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be True or False")
-    return value
+    return bool(value)
 
 
 def _check_precision(op: str, argument: str, value: Any) -> str:
-    if not isinstance(value, str):
+    name = as_text(value)
+    if name is None:
         raise ArgumentTypeError(f"{op}: {argument} is of type {type(value).__name__}, but must be a string")
-    if value not in PRECISIONS:
+    if name not in PRECISIONS:
         raise ArgumentError(f"{op}: {argument} is {show(value)}, but must be one of {', '.join(map(repr, PRECISIONS))}")
-    return value
+    return name
 
 
 def _parse_int(text: str) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from ._arguments import show
+from ._arguments import is_a, show
 from ._arrays import type_name
 from ._errors import ArgumentError, ArgumentTypeError
 
@@ -79,9 +80,9 @@ def load_gpu_tuning(path: str | os.PathLike[str]) -> int:
     return cache.load(_checked("load_gpu_tuning", path), "load_gpu_tuning")
 
 
-def _checked(op: str, path: object) -> str:
+def _checked(op: str, path: Any) -> str:
     """Return a path as a string that can name a file."""
-    if not isinstance(path, (str, os.PathLike)):
+    if not is_a(path, (str, os.PathLike)):
         raise ArgumentTypeError(f"{op}: path is of type {type_name(path)}, but must be a string or a path")
     try:
         name = os.fsdecode(path)

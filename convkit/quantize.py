@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arguments import as_text, parse_format, show
+from ._arguments import as_text, is_a, parse_format, show
 from ._arrays import FLOATS, INTEGERS, as_array
 from ._errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ._foreign import own_names_only
@@ -111,7 +111,7 @@ def quantize(
     array([  2,   0, -12, 127], dtype=int8)
     """
     values, limits = _real("quantize", "array", array), np.iinfo(_integers("quantize", dtype))
-    if isinstance(zero_point, bool) or not isinstance(zero_point, (int, np.integer)):
+    if is_a(zero_point, bool) or not is_a(zero_point, (int, np.integer)):
         raise ArgumentTypeError(f"quantize: zero_point is of type {type(zero_point).__name__}, but must be an int")
     if not limits.min <= zero_point <= limits.max:
         raise ArgumentError(f"quantize: zero_point is {zero_point}, but must be from {limits.min} to {limits.max}")
@@ -238,12 +238,12 @@ def activation_scale(
     """
     op = "activation_scale"
     most = _LARGEST[_integers(op, dtype).name]
-    if isinstance(percentile, bool) or not isinstance(percentile, (int, float)) or not 0 < percentile <= 100:
+    if is_a(percentile, bool) or not is_a(percentile, (int, float)) or not 0 < percentile <= 100:
         raise ArgumentError(f"{op}: percentile is {show(percentile)}, but must be a number above 0, up to 100")
     if as_text(batches) is not None:
         raise ArgumentTypeError(f"{op}: batches is a string, but must be an array, or several")
-    many: Any = batches if isinstance(batches, Iterable) else [batches]
-    if isinstance(batches, np.ndarray | memoryview) or _holds_numbers(batches):
+    many: Any = batches if is_a(batches, Iterable) else [batches]
+    if is_a(batches, (np.ndarray, memoryview)) or _holds_numbers(batches):
         many = [batches]
     largest = 0.0
     count = 0
@@ -266,4 +266,4 @@ def activation_scale(
 
 def _holds_numbers(value: Any) -> bool:
     """Tell whether a sequence is of numbers, and so one array itself."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, (int, float)) for v in value)
+    return is_a(value, (list, tuple)) and bool(value) and all(is_a(v, (int, float)) for v in value)

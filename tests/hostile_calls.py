@@ -84,6 +84,13 @@ class RaisingAttributes:
         raise ZeroDivisionError(name)
 
 
+class RaisingProxy:
+    """Has not even a class to tell, as proxies of what is not there."""
+
+    def __getattribute__(self, name):
+        raise ZeroDivisionError(name)
+
+
 class WrongDLPack:
     def __dlpack__(self, **keywords):
         return object()
@@ -120,7 +127,8 @@ def scalars():
         memoryview(b"abcd"), Fraction(1, 3), Decimal("NaN"), np.float32("nan"), np.int64(2), np.bool(True),
         np.datetime64("2020-01-01"), np.uint64(2**64 - 1), np.str_("SAME"), np.float16(2), object(), type, int, len,
         ..., NotImplemented, Raises(), RaisesOnArray(), RaisesOnIndex(), WrongIndex(), WrongArray(), LyingSequence(),
-        RaisingAttributes(), WrongDLPack(), lambda: 1, np, sys, ValueError("value"), Path("/"), slice(1, 2),
+        RaisingAttributes(), RaisingProxy(), WrongDLPack(), lambda: 1, np, sys, ValueError("value"), Path("/"),
+        slice(1, 2),
     ]  # fmt: skip
 
 

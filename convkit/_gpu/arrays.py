@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import is_a
 from .._arrays import Form, is_cuda, shares_memory, type_name
 from .._errors import ArgumentError, ArgumentTypeError, DTypeError, UnsupportedError
 from . import access
@@ -20,7 +21,7 @@ Named = tuple[str, Array]
 
 def check_one_kind(op: str, values: Sequence[tuple[str, Any]]) -> None:
     """Raise if NumPy arrays are mixed with arrays on a GPU; needs no CuPy to say so."""
-    on_cpu = next((pair for pair in values if isinstance(pair[1], np.ndarray) and pair[1].ndim), None)
+    on_cpu = next((pair for pair in values if is_a(pair[1], np.ndarray) and pair[1].ndim), None)
     if on_cpu is None:
         return
     on_gpu = next((pair for pair in values if is_cuda(pair[1])), None)
@@ -44,7 +45,7 @@ def as_gpu(op: str, role: str, value: Any) -> Array:
     UnsupportedError
         For strides that are no whole numbers of elements.
     """
-    if isinstance(value, access.cupy().ndarray):
+    if is_a(value, access.cupy().ndarray):
         if not value.dtype.isnative:
             raise DTypeError(
                 f"{op}: {role} has dtype {value.dtype.str}, whose bytes are in the order of other machines; GPUs read "
@@ -68,7 +69,7 @@ def as_gpu(op: str, role: str, value: Any) -> Array:
 
 def as_gpu_out(op: str, out: Any) -> Array:
     """Return ``out`` if it is a CuPy array."""
-    if isinstance(out, access.cupy().ndarray):
+    if is_a(out, access.cupy().ndarray):
         return as_gpu(op, "out", out)
     raise ArgumentTypeError(
         f"{op}: out is of type {type_name(out)}, but must be a cupy.ndarray, since the inputs are on a GPU"
