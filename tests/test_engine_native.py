@@ -14,10 +14,9 @@ DRIVERS = (
 )
 
 
-@pytest.mark.timeout(900)  # two of the files take a compiler half a minute each
-@pytest.mark.parametrize(
-    "kind", [pytest.param("plain", marks=pytest.mark.slow), "sanitized", pytest.param("tsan", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # to compile: two of the files take half a minute each
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["plain", "sanitized", "tsan"])
 def test_engine_drivers(kind: str, tmp_path: Path) -> None:
     """Every driver passes; its output is the message of a failure."""
     for tool in ("gcc", "make"):

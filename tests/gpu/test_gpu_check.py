@@ -27,7 +27,13 @@ def session(cupy):
     return Session(cupy, golden=1, random=2)
 
 
-@pytest.mark.parametrize("cudnn", [contextlib.nullcontext, cudnn_calls.installed], ids=["alone", "cudnn"])
+@pytest.mark.parametrize(
+    "cudnn",
+    [
+        pytest.param(contextlib.nullcontext, id="alone", marks=pytest.mark.slow),
+        pytest.param(cudnn_calls.installed, id="cudnn"),
+    ],
+)
 def test_everything_but_the_timings_is_right_on_the_stand_in(cupy, cudnn, capsys, tmp_path):
     path = tmp_path / "check.json"
     with cudnn():
