@@ -111,27 +111,16 @@ class Checked:
     out_axes: tuple[int, ...]
     taps: tuple[slice, slice] | None
 
-    @property
-    def transposed(self) -> bool:
-        """Whether an array is not stored in the order that plans see it in."""
-        return any(order != IN_ORDER for order in self.axes)
-
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Checked):
     """Everything about a call but its values: checked, chosen and planned."""
 
-    geometry: ConvGeometry
-    problem: Problem
     choice: Choice
     plan: Plan
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    axes: tuple[tuple[int, ...], ...]
-    out_axes: tuple[int, ...]
     nothing_to_sum: bool
-    taps: tuple[slice, slice] | None
     slow: bool
+    # Whether an array is not stored in the order that plans see it in.
     transposed: bool
 
 
@@ -236,7 +225,7 @@ def planned(checked: Checked, choice: Choice, plan: Plan, slow: bool) -> Call:
         nothing_to_sum=checked.problem.empty,
         taps=checked.taps,
         slow=slow,
-        transposed=checked.transposed,
+        transposed=any(order != IN_ORDER for order in checked.axes),
     )
 
 

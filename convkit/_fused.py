@@ -130,7 +130,7 @@ def _integer(name: str, value: Any) -> int:
     return value if type(value) is int else as_int(OP, name, value, least=_LEAST)
 
 
-def rounded(value: Array | float, computed: np.dtype[Any]) -> Array:
+def _rounded(value: Array | float, computed: np.dtype[Any]) -> Array:
     """Return numbers as a dense array of the dtype that the epilogue computes with."""
     if type(value) is float and abs(value) < MODEST:
         return np.array([value], computed)
@@ -378,7 +378,7 @@ def parse(
     computed = computed_dtype(filter_dtype)
     side_scale = _check_side_scale(given.side_scale, side_given)
     if side_scale not in (0.0, 1.0):
-        side_scale = float(rounded(side_scale, computed)[0])
+        side_scale = float(_rounded(side_scale, computed)[0])
     activation = _activation(given.activation)
     alpha = _number("alpha", given.alpha)
     beside_dtype = filter_dtype.newbyteorder("=") if filter_dtype.kind != "i" else None
@@ -472,9 +472,9 @@ def _compute(
     assert isinstance(plan, FusedPlan) and epilogue is not None
     bias = parsed.bias
     terms = Terms(
-        conv_scale=rounded(parsed.conv_scale, prepared.computed),
+        conv_scale=_rounded(parsed.conv_scale, prepared.computed),
         side_scale=parsed.side_scale if epilogue.side else 0.0,
-        bias=None if bias is None else rounded(bias, INT32 if epilogue.bias == "int32" else prepared.computed),
+        bias=None if bias is None else _rounded(bias, INT32 if epilogue.bias == "int32" else prepared.computed),
     )
     views = arrays
     if call.transposed:
