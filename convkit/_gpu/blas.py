@@ -156,6 +156,18 @@ def _stored(rows: int, columns: int, steps: _Steps) -> tuple[int, int] | None:
     return None
 
 
+def dtype_objection(dtype: str, capability: tuple[int, int]) -> str | None:
+    """Return why cuBLAS does not multiply a dtype on GPUs of a capability, or None."""
+    if dtype == "bfloat16" and capability < BFLOAT16_CAPABILITY:
+        return "cuBLAS multiplies bfloat16 on GPUs of compute capability 8.0 and later only"
+    return None
+
+
+def capture_objection() -> str | None:
+    """Return why cuBLAS cannot be called now, or None; the one answer that differs from call to call."""
+    return "CuPy refuses cuBLAS while a stream is being captured" if access.is_capturing() else None
+
+
 def run(product: Product, a: int, b: int, out: int, *, accumulate: bool = False, tf32: bool = False) -> None:
     """Multiply matrices at three addresses of the current device, on the current stream.
 

@@ -18,6 +18,7 @@ from . import launch, memory
 from .checks import array_objection, check_addresses
 from .epilogue import NO_TERMS, NOTHING, FloatFinish, pixels_fastest
 from .patches import steps_of
+from .products import sums_of
 
 # As in direct.cu and direct_filter.cu.
 RUN, TAPS, SIDE_BY_SIDE = 4, 9, 128
@@ -128,7 +129,7 @@ class FilterGradientPlan(Plan):
             image.strides[3]
         )
         taps = g.filter_size[0] * g.filter_size[1]
-        self.sums = np.dtype(np.float64 if problem.dtype == "float64" else np.float32)
+        self.sums = sums_of(problem.dtype)
         self.sum_count = taps * g.group_in * g.out_channels
         self.least = self.sum_count * self.sums.itemsize
         work = -(-taps // TAPS) * g.group_in * g.out_channels

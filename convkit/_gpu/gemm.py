@@ -9,7 +9,7 @@ from typing import Any
 
 from .._arrays import Operand
 from .._registry import Implementation, Plan, Problem
-from . import access, blas, memory, products, slices
+from . import blas, memory, products, slices
 from .machine import GpuMachine
 
 # Matrices of fewer rows or columns than that use too little of a GPU; the family direct is made for narrow groups.
@@ -82,15 +82,12 @@ class Gemm(Implementation):
         refusal = products.shape_objection(problem)
         if refusal is None:
             refusal = array_objection((*problem.operands[:2], problem.out), problem.dtype)
-        if refusal is None and problem.dtype == "bfloat16" and machine.capability < blas.BFLOAT16_CAPABILITY:
-            refusal = "cuBLAS multiplies bfloat16 on GPUs of compute capability 8.0 and later only"
+        if refusal is None:
+            refusal = blas.dtype_objection(problem.dtype, machine.capability)
         if refusal is None:
             spec = _spec(problem, machine)
             refusal = spec if isinstance(spec, str) else None
-        # Asked last: it is the one thing that differs from call to call.
-        if refusal is None and access.is_capturing():
-            refusal = "CuPy refuses cuBLAS while a stream is being captured"
-        return refusal
+        return blas.capture_objection() if refusal is None else refusal
 
     def reluctance(self, problem: Problem, machine: Any) -> str | None:
         g = problem.geometry

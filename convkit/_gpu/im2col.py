@@ -19,7 +19,7 @@ from .._arrays import HALVES, Operand
 from .._epilogue import Epilogue, Terms
 from .._geometry import ConvGeometry
 from .._registry import FusedPlan, Implementation, NeedsWorkspace, Plan, Problem
-from . import access, blas, launch, matrices, memory, patches
+from . import blas, launch, matrices, memory, patches, products
 from .checks import array_objection, check_addresses
 from .epilogue import run_float
 from .layout import copy
@@ -31,16 +31,10 @@ from .pieces import Piece, Size, largest, most_touched, pieces, touched
 PIECE_BYTES = 128 * 2**20
 # Pixels of fewer channels than that are gathered with pixels as neighbours, so that whole lines are written.
 FEW_CHANNELS = 8
-# Terms that one accumulator takes, by what it is kept in; a double is exact enough for any sum, and longer products
-# are faster.  A result in 16 bits is so much coarser than a float32 sum of 4096 terms that cutting it changes little.
-MOST_TERMS = {"float32": 512, "float64": 4096, "float16": 4096, "bfloat16": 4096}
+# A double is exact enough for any sum, and longer products are faster.
+MOST_TERMS = {**products.MOST_TERMS, "float64": 4096}
 # The part of a piece's memory that partial filter gradients may take.
 SLICES_PART = 4
-
-
-def sums_of(dtype: str) -> np.dtype[Any]:
-    """Return the dtype that sums are kept in."""
-    return np.dtype(np.float64 if dtype == "float64" else np.float32)
 
 
 def _multiply(a: Any, b: Any, out: Any, tf32: bool, most: int, accumulate: bool = False) -> None:
@@ -61,7 +55,7 @@ class _Matrices(Plan):
         self.problem = problem
         self.op, self.g = problem.op, g
         self.tf32 = problem.precision == "fast"
-        self.sums = sums_of(problem.dtype)
+        self.sums = products.sums_of(problem.dtype)
         self.itemsize = 2 if problem.dtype in HALVES else self.sums.itemsize
         self.terms = g.filter_size[0] * g.filter_size[1] * g.group_in
         self.patch_bytes = g.groups * self.terms * self.itemsize
@@ -413,20 +407,16 @@ class Im2col(Implementation):
     def objection(self, problem: Problem, machine: Any) -> str | None:
         if problem.empty:
             return None
-        refusal = array_objection(problem)
+        refusal = array_objection(problem) or blas.dtype_objection(problem.dtype, machine.capability)
         if refusal is not None:
             return refusal
-        if problem.dtype == "bfloat16" and machine.capability < blas.BFLOAT16_CAPABILITY:
-            return "cuBLAS multiplies bfloat16 on GPUs of compute capability 8.0 and later only"
         plan = PLANS[problem.op](problem)
         if plan.size is None:
             return NeedsWorkspace(
                 f"its smallest piece needs {plan.least} bytes of workspace, more than the limit of "
                 f"{problem.workspace_limit} bytes"
             )
-        if access.is_capturing():
-            return "CuPy refuses cuBLAS while a stream is being captured"
-        return None
+        return blas.capture_objection()
 
     def plan(self, problem: Problem, machine: Any) -> Plan:
         return PLANS[problem.op](problem)

@@ -10,8 +10,7 @@ import numpy as np
 from .._epilogue import Terms
 from .._registry import FusedPlan, Pack, Plan, Problem
 from . import access, epilogue, memory
-
-_SUMS: dict[str, Any] = {"int8": np.int32, "float64": np.float64}
+from .products import sums_of
 
 
 class Nothing(Plan):
@@ -33,7 +32,7 @@ class SumsOfNothing(FusedPlan):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.dtype = np.dtype(_SUMS.get(problem.dtype, np.float32))
+        self.dtype = np.dtype(np.int32) if problem.dtype == "int8" else sums_of(problem.dtype)
 
     def workspace(self, threads: int) -> int:
         return int(self.dtype.itemsize)

@@ -16,7 +16,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .._arrays import Operand
 from .._registry import NeedsWorkspace, Problem
@@ -54,6 +56,11 @@ _MATRICES = {
     "conv2d_backprop_filter": ("inputs", "pixels", "outputs"),
     "conv2d_backprop_input": ("pixels", "outputs", "inputs"),
 }
+
+
+def sums_of(dtype: str) -> np.dtype[Any]:
+    """Return the dtype that sums are kept in."""
+    return np.dtype(SUMS[dtype][0])
 
 
 class Axis(NamedTuple):
